@@ -1,262 +1,286 @@
-"""Definitions in the shape of public ones, requests to them, and what openapi-core says about each.
+"""Requests to the definitions of `defined_services`, and what openapi-core says about each.
 
-Writes a line of JSON for each definition: its name, the definition, and the requests, each with the fault that openapi-core finds
-or null. The numbers are chosen by a seed, so they are the same each time.
-"""
+Writes a line of JSON for each definition: its name, the definition, and the requests, each with the fault that openapi-core finds or
+null. The argument is the number of requests to each. They are chosen by a seed, so they are the same each time: every second one is
+made as the definition says, the others have a part that is another one."""
 
 import json
 import random
-from urllib.parse import parse_qsl, quote, urlsplit
+import sys
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from openapi_core import OpenAPI
+from defined_services import SERVICES, definition
+from openapi_core import Config, OpenAPI
 from openapi_core.testing import MockRequest
 
-TEXT = {"type": "string", "minLength": 1, "maxLength": 20}
-COUNT = {"type": "integer", "minimum": 0, "maximum": 1000}
-FLAG = {"type": "boolean"}
-WORDS = {"type": "array", "items": TEXT, "maxItems": 4}
-NUMBERS = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
-WHEN = {"type": "string", "format": "date"}
-MADE = {"type": "integer", "readOnly": True}
-PRICE = {"type": "number", "minimum": 0, "multipleOf": 0.5}
+FORM = "application/x-www-form-urlencoded"
+OTHERS = [None, -1, "", "*" * 25, 1.25, ["x"], {"x": 1}, True, 70000]
 
 
-def choice(*values):
-    return {"type": "string", "enum": list(values)}
+def is_operation(name):
+    return name != "parameters"
 
 
-def thing(required, **properties):
-    return {"type": "object", "required": required, "properties": properties}
-
-
-def maybe(version, schema):
-    """The schema with null, as each version writes it."""
-    return {**schema, "nullable": True} if version.startswith("3.0") else {**schema, "type": [schema["type"], "null"]}
-
-
-def ref(name):
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def pet_store(version):
-    return {
-        "Pet": thing(["name", "kind"], id=MADE, name=TEXT, kind=choice("cat", "dog", "hen"), tags=WORDS, born=WHEN),
-        "Owner": thing(["name"], name=TEXT, age=COUNT, mail={"type": "string", "pattern": "^[a-z]+@[a-z]+$"}),
-        "Order": thing(["pets"], pets=NUMBERS, paid=FLAG, price=PRICE, note=maybe(version, TEXT)),
-        "Visit": {**thing(["pet", "on"], pet=ref("Pet"), on=WHEN), "additionalProperties": False},
-    }
-
-
-def git_host(version):
-    return {
-        "Repository": thing(["name"], name={"type": "string", "pattern": "^[a-z-]+$"}, private=FLAG, parent=ref("Repository")),
-        "Issue": thing(["title"], title=TEXT, labels=WORDS, state=choice("open", "closed"), milestone=maybe(version, COUNT)),
-        "Branch": {**thing(["name", "commit"], name=TEXT, commit=ref("Commit")), "additionalProperties": False},
-        "Commit": thing(["sha"], sha={"type": "string", "pattern": "^[0-9a-f]{8}$"}, author=TEXT, files=WORDS),
-    }
-
-
-def payments(version):
-    card = thing(["number"], type=choice("card"), number={"type": "string", "pattern": "^[0-9]{4}$"})
-    bank = thing(["iban"], type=choice("bank"), iban=TEXT)
-    return {
-        "Charge": thing(["amount", "currency"], amount=COUNT, currency=choice("eur", "usd"), live=FLAG, source=ref("Source")),
-        "Customer": thing(["email"], email=TEXT, balance={"type": "integer"}, since=WHEN, discount=PRICE),
-        "Source": {"oneOf": [card, bank]},
-        "Refund": thing(["charge"], charge=TEXT, amount=COUNT, reasons=WORDS, metadata={"type": "object", "additionalProperties": TEXT}),
-    }
-
-
-def messaging(version):
-    block = thing(["type", "text"], type=choice("section", "header"), text=TEXT, fields={"type": "array", "items": ref("Block")})
-    return {
-        "Message": {"allOf": [thing(["channel"], channel=TEXT), thing([], text=TEXT, blocks={"type": "array", "items": ref("Block")})]},
-        "Channel": {**thing(["name"], name=TEXT, members=NUMBERS, topic=maybe(version, TEXT)), "maxProperties": 3},
-        "Reaction": thing(["emoji"], emoji=choice("heart", "eyes"), count=COUNT),
-        "Block": block,
-    }
-
-
-def cluster(version):
-    meta = thing(["name"], name={"type": "string", "pattern": "^[a-z0-9-]+$"}, labels={"type": "object", "additionalProperties": TEXT}, uid={**TEXT, "readOnly": True})
-    port = thing(["port"], port={"type": "integer", "minimum": 1, "maximum": 65535}, protocol=choice("TCP", "UDP"))
-    whole = {"metadata": ref("Meta")}
-    return {
-        "Pod": thing(["metadata", "image"], image=TEXT, ports={"type": "array", "items": port}, host=FLAG, **whole),
-        "Service": thing(["metadata", "ports"], ports={"type": "array", "items": port, "minItems": 1}, **whole),
-        "Secret": thing(["metadata"], data={"type": "object", "additionalProperties": TEXT, "minProperties": 1}, **whole),
-        "Node": thing(["metadata"], capacity=COUNT, taints=WORDS, unschedulable=maybe(version, FLAG), **whole),
-        "Meta": meta,
-    }
-
-
-DEFINITIONS = [
-    ("pet store", "3.0.3", "", pet_store),
-    ("Git host", "3.0.2", "/api/v3", git_host),
-    ("payments", "3.1.0", "/v1", payments),
-    ("messaging", "3.1.0", "/api", messaging),
-    ("cluster", "3.0.0", "/apis/apps/v1", cluster),
-]
-
-
-def in_query(name, schema, **more):
-    return {"name": name, "in": "query", "schema": schema, **more}
-
-
-LISTING = [
-    in_query("limit", {**COUNT, "minimum": 1}),
-    in_query("sort", choice("name", "age"), required=True),
-    in_query("ids", NUMBERS),
-    in_query("fields", WORDS, explode=False),
-    in_query("after", WHEN),
-    in_query("deleted", FLAG),
-    in_query("filter", thing(["age"], age=COUNT, name=TEXT), style="deepObject", explode=True),
-    {"name": "X-Page", "in": "header", "schema": COUNT},
-    {"name": "theme", "in": "cookie", "schema": choice("dark", "light")},
-]
-
-
-def content(name, forms):
-    kinds = ["application/json", "application/x-www-form-urlencoded"] if forms else ["application/json"]
-    return {"required": True, "content": {kind: {"schema": ref(name)} for kind in kinds}}
-
-
-def definition(version, base, schemas):
-    paths, done = {}, {"responses": {"200": {"description": "done"}}}
-    for number, name in enumerate(schemas):
-        collection = f"/{name.lower()}s"
-        key = {"name": "key", "in": "path", "required": True, "schema": [COUNT, TEXT][number % 2]}
-        body = content(name, name in ("Customer", "Owner", "Reaction"))
-        paths[collection] = {"get": {"parameters": LISTING[number:] + LISTING[:2], **done}, "post": {"requestBody": body, **done}}
-        paths[f"{collection}/{{key}}"] = {
-            "parameters": [key],
-            "get": {"parameters": LISTING[-2:], **done},
-            "put": {"requestBody": body, **done},
-            "patch": {"requestBody": {"content": {"application/json": {"schema": {"type": "object", "minProperties": 1}}}}, **done},
-            "delete": {"parameters": [in_query("force", FLAG)], **done},
-        }
-        paths[f"{collection}/{{key}}/copies/{{copy}}"] = {
-            "parameters": [key, {"name": "copy", "in": "path", "required": True, "style": "simple", "schema": NUMBERS}],
-            "get": done,
-        }
-        paths[f"{collection}/search"] = {"get": {"parameters": [in_query("q", TEXT, required=True)], **done}}
-    for item in paths.values():
-        for operation in item.values():
-            if isinstance(operation, dict) and "parameters" in operation:
-                unique = {(parameter["in"], parameter["name"]): parameter for parameter in operation["parameters"]}
-                operation["parameters"] = list(unique.values())
-    info = {"title": "t", "version": "1"}
-    return {"openapi": version, "info": info, "servers": [{"url": f"https://api.example{base}"}], "paths": paths, "components": {"schemas": schemas}}
+def text_of(value):
+    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
 
 
 class Maker:
     def __init__(self, spec, seed):
         self.spec, self.random = spec, random.Random(seed)
+        self.operations = [(path, item, method) for path, item in spec["paths"].items() for method in item if is_operation(method)]
+        self.random.shuffle(self.operations)
+        self.turns = {}
+
+    def resolved(self, schema):
+        while "$ref" in schema:
+            found = self.spec
+            for step in schema["$ref"][2:].split("/"):
+                found = found[step]
+            schema = found
+        return schema
 
     def value(self, schema, depth=0):
         pick = self.random
-        if "$ref" in schema:
-            return self.value(self.spec["components"]["schemas"][schema["$ref"].split("/")[-1]], depth)
-        if "oneOf" in schema:
-            return self.value(pick.choice(schema["oneOf"]), depth)
+        schema = self.resolved(schema)
+        if "x-valid" in schema:
+            return pick.choice(schema["x-valid"])
+        if "const" in schema:
+            return schema["const"]
+        for keyword in ("oneOf", "anyOf"):
+            if keyword in schema:
+                return self.value(pick.choice(schema[keyword]), depth)
         if "allOf" in schema:
             return {name: value for part in schema["allOf"] for name, value in self.value(part, depth).items()}
         if "enum" in schema:
             return pick.choice(schema["enum"])
-        kind = schema["type"][0] if isinstance(schema["type"], list) else schema["type"]
+        kind = schema.get("type", "string")
+        kind = pick.choice(kind) if isinstance(kind, list) else kind
+        if schema.get("nullable") and pick.random() < 0.3:
+            return None
         if kind == "object":
-            wanted = lambda name: name in schema.get("required", []) or (depth < 3 and pick.random() < 0.5)
-            made = {name: self.value(inner, depth + 1) for name, inner in schema.get("properties", {}).items() if wanted(name) and not inner.get("readOnly")}
-            return made or ({"a": "b"} if "properties" not in schema else {})
+            return self.members(schema, depth)
         if kind == "array":
-            return [self.value(schema["items"], depth + 1) for _ in range(pick.randint(schema.get("minItems", 0), 2) if depth < 4 else schema.get("minItems", 0))]
+            least, most = schema.get("minItems", 0), min(2, schema.get("maxItems", 2))
+            return [self.value(schema["items"], depth + 1) for _ in range(pick.randint(least, most) if depth < 3 else least)]
         if kind == "string":
-            known = {"^[a-z]+@[a-z]+$": "a@b", "^[a-z-]+$": "a-b", "^[0-9a-f]{8}$": "0123abcd", "^[0-9]{4}$": "4242", "^[a-z0-9-]+$": "web-1"}
-            return "2026-01-31" if "format" in schema else known.get(schema.get("pattern")) or pick.choice(["a", "some text", "Z-1"])
-        if kind == "boolean":
-            return pick.choice([True, False])
-        number = pick.randint(schema.get("minimum", 0), min(schema.get("maximum", 50), 50))
-        return number + 0.5 if kind == "number" and pick.random() < 0.5 else number
+            return pick.choice(["a", "some text", "Z-1", "äö"])
+        if kind in ("boolean", "null"):
+            return pick.choice([True, False]) if kind == "boolean" else None
+        return pick.randint(schema.get("minimum", 0) + 1, min(schema.get("maximum", 50), 50))
 
-    def spoilt(self, value):
+    def members(self, schema, depth):
+        pick = self.random
+        wanted = lambda name: name in schema.get("required", []) or (depth < 3 and pick.random() < 0.4)
+        made = {}
+        for name, inner in schema.get("properties", {}).items():
+            if wanted(name) and not self.resolved(inner).get("readOnly") and len(made) < schema.get("maxProperties", 99):
+                made[name] = self.value(inner, depth + 1)
+        for name, others in schema.get("dependentRequired", {}).items():
+            if name in made:
+                made |= {other: self.value(schema["properties"][other], depth + 1) for other in others if other not in made}
+        if isinstance(schema.get("additionalProperties"), dict) and "properties" not in schema:
+            made = {"key": self.value(schema["additionalProperties"] or {"type": "string"}, depth + 1)}
+        return made or ({"a": "b"} if schema.get("minProperties") else {})
+
+    def spoilt(self, schema, value):
         """The value with one part that is another one."""
         pick = self.random
+        schema = self.resolved(schema)
+        if "x-wrong" in schema and pick.random() < 0.7:
+            return pick.choice(schema["x-wrong"])
+        parts = [part for keyword in ("oneOf", "anyOf", "allOf") for part in schema.get(keyword, [])]
+        if parts:
+            return self.spoilt(pick.choice(parts), value)
         if isinstance(value, dict) and value and pick.random() < 0.8:
-            name = pick.choice(list(value))
-            if pick.random() < 0.3:
-                return {other: inner for other, inner in value.items() if other != name}
-            return {**value, name: self.spoilt(value[name])}
+            name, inner = pick.choice(list(value)), schema.get("properties", {})
+            how = pick.random()
+            if how < 0.2:
+                return {other: one for other, one in value.items() if other != name}
+            if how < 0.3:
+                return {**value, "another": pick.choice([1, "a", None])}
+            if how < 0.4:
+                marked = [one for one, part in inner.items() if self.resolved(part).get("readOnly")]
+                return {**value, pick.choice(marked or ["id"]): 1}
+            return {**value, name: self.spoilt(inner.get(name, {}), value[name])}
         if isinstance(value, list) and value and pick.random() < 0.8:
-            return [self.spoilt(value[0])] + value[1:]
-        return pick.choice([None, -1, "", "?" * 25, 1.25, ["x"], {"x": 1}, True, 70000])
+            return [self.spoilt(schema.get("items") or {}, value[0])] + value[1:]
+        return pick.choice(OTHERS)
 
-    def request(self):
+    def choose(self, fits):
+        """The operations of a kind take turns."""
+        kind = fits.__name__
+        fitting = [operation for operation in self.operations if fits(*operation)]
+        self.turns[kind] = self.turns.get(kind, -1) + 1
+        return fitting[self.turns[kind] % len(fitting)]
+
+    def request(self, is_spoilt):
         pick = self.random
-        spoil = pick.choice(["", "", "", "parameter", "parameter", "body", "body", "body", "path", "method", "missing", "type"])
-        possible = [
-            (template, item, method)
-            for template, item in self.spec["paths"].items()
-            for method in item
-            if method != "parameters" and (spoil not in ("body", "type") or "requestBody" in item[method])
-        ]
-        template, item, method = pick.choice(possible)
-        operation = item[method]
-        asked = {"method": method.upper(), "headers": {}, "content_type": "", "body": "", "cookies": {}}
-        path, query = template, []
-        parameters = item.get("parameters", []) + operation.get("parameters", [])
-        wrong = pick.choice(parameters)["name"] if parameters and spoil in ("parameter", "missing") else None
+        fits = pick.choice([reading, listing, sending, sending, sending, sending, sending_forms, sending_others, styled, ranges])
+        template, item, method = self.choose(fits)
+        operation, parameters = item[method], self.parameters(item, item[method])
+        required = [one["name"] for one in parameters if one["in"] != "path" and one.get("required")]
+        ways = ["method", "path"] + ["parameter"] * 3 * bool(parameters) + ["missing"] * 2 * bool(required)
+        if "requestBody" in operation:
+            ways += ["body"] * 10 + ["type", "text", "empty"]
+        elif parameters:
+            ways += ["parameter"] * 4 + ["twice"]
+        way = pick.choice(ways) if is_spoilt else ""
+        asked = {"method": method.upper(), "headers": {}, "content_type": "", "body": "", "cookies": {}, "way": way, "values": {}}
+        query, path = [], template
+        named = required if way == "missing" else [one["name"] for one in parameters]
+        wrong = pick.choice(named) if way in ("parameter", "missing", "twice") else None
         for parameter in parameters:
-            name, spoils = parameter["name"], parameter["name"] == wrong
-            if parameter["in"] != "path" and ((spoils and spoil == "missing") or (not parameter.get("required") and not spoils and pick.random() < 0.5)):
-                continue
-            value = self.value(parameter["schema"])
-            text = lambda value: {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
-            if spoils and spoil == "parameter":
-                value = pick.choice(["x y", "-7", "1.5", "?" * 25, "tru"])
-                value = [value] if parameter["schema"]["type"] == "array" else {"age": value} if parameter["schema"]["type"] == "object" else value
-            if parameter["in"] == "query":
-                if isinstance(value, dict):
-                    query += [f"{name}[{key}]={quote(text(inner))}" for key, inner in value.items()]
-                elif isinstance(value, list) and parameter.get("explode", True):
-                    query += [f"{name}={quote(text(inner))}" for inner in value]
-                else:
-                    query.append(f"{name}=" + (",".join(quote(text(inner)) for inner in value) if isinstance(value, list) else quote(text(value))))
-            elif parameter["in"] == "path":
-                path = path.replace(f"{{{name}}}", quote(",".join(map(text, value)) if isinstance(value, list) else text(value), safe=","))
-            elif parameter["in"] == "header":
-                asked["headers"][name] = text(value)
-            else:
-                asked["cookies"][name] = text(value)
-        if spoil == "path":
-            path = pick.choice(["/nowhere", path + "/more", path.rsplit("/", 1)[0] + "s/x"])
-        if spoil == "method":
-            asked["method"] = "TRACE" if method == "get" else "OPTIONS"
+            path = self.add_parameter(parameter, way if parameter["name"] == wrong else "", asked, query, path)
+        if way == "path":
+            path = pick.choice(["/nowhere", path + "/more/and/more/of/it", path + "/"])
+        if way == "method":
+            asked["method"] = "TRACE"
         base = urlsplit(self.spec["servers"][0]["url"]).path
         asked["target"] = base + path + ("?" + "&".join(query) if query else "")
-        if "requestBody" in operation and spoil != "missing":
-            kind, declared = pick.choice(list(operation["requestBody"]["content"].items()))
-            value = self.value(declared["schema"])
-            value = self.spoilt(value) if spoil == "body" else value
-            asked["content_type"] = "text/csv" if spoil == "type" else kind
-            if kind.endswith("json"):
-                asked["body"] = json.dumps(value)
-            else:
-                pairs = [(name, inner) for name, inner in (value if isinstance(value, dict) else {"age": "x"}).items() if not isinstance(inner, (dict, list)) and inner is not None]
-                asked["body"] = "&".join(f"{name}={quote(text_of(inner))}" for name, inner in pairs)
+        if "requestBody" in operation and way != "empty":
+            self.add_body(self.resolved(operation["requestBody"]), way, asked)
         return asked
 
+    def parameters(self, item, operation):
+        all_of = [self.resolved(one) for one in operation.get("parameters", []) + item.get("parameters", [])]
+        unique = {}
+        for one in all_of:
+            unique.setdefault((one["in"], one["name"]), one)
+        return list(unique.values())
 
-def text_of(value):
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    def add_parameter(self, parameter, way, asked, query, path):
+        pick, name, place = self.random, parameter["name"], parameter["in"]
+        if place != "path" and (way == "missing" or (not parameter.get("required") and not way and pick.random() < 0.4)):
+            return path
+        schema = parameter.get("schema") or parameter["content"]["application/json"]["schema"]
+        value = self.value(schema)
+        if way == "parameter":
+            wrong = self.resolved(schema).get("x-wrong", []) + ["x y", "-7", "1.5", "*" * 25, "tru"]
+            wrong = pick.choice([one for one in wrong if place != "path" or one])
+            kind = self.resolved(schema).get("type")
+            value = [wrong] if kind == "array" else {"x": wrong} if kind == "object" else wrong
+        if kind_of(value) == "list" and not value and place in ("header", "path"):
+            value = [1]
+        if "content" in parameter:
+            value = json.dumps(value)
+        written = write(parameter, value)
+        if place == "query":
+            query += written * (2 if way == "twice" else 1)
+        elif place == "path":
+            path = path.replace(f"{{{name}}}", quote(written, safe=",;.=+"))
+            mark = {"label": ".", "matrix": ";"}.get(parameter.get("style"), "")
+            asked["values"][mark + name + ("*" if mark and parameter.get("explode") else "")] = written
+        elif place == "header":
+            asked["headers"][name] = written.encode().decode("latin-1")
+        else:
+            asked["cookies"][name] = written
+        return path
+
+    def add_body(self, declared, way, asked):
+        pick = self.random
+        kind, declared = pick.choice(list(declared["content"].items()))
+        schema = declared.get("schema", {})
+        value = self.value(schema) if schema else {"a": 1}
+        value = self.spoilt(schema, value) if way == "body" else value
+        asked["content_type"] = {"application/*": "application/x", "image/*": "image/png"}.get(kind, kind)
+        if kind.startswith("multipart"):
+            asked["content_type"] += '; boundary="b"'
+            pairs = value.items() if isinstance(value, dict) else [("other", "1")]
+            part = lambda name, one: f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{json.dumps(one) if isinstance(one, dict) else text_of(one)}\r\n'
+            asked["body"] = "".join(part(*pair) for pair in pairs) + "--b--\r\n"
+        elif kind == FORM:
+            asked["body"] = "&".join(form_pairs(value if isinstance(value, dict) else {"age": "x"}, declared.get("encoding", {})))
+        elif kind.startswith(("text", "image")):
+            asked["body"] = text_of(value)
+        else:
+            asked["body"] = json.dumps(value)
+        if way == "type":
+            asked["content_type"] = pick.choice(["text/csv", "video/mp4"])
+        elif way == "text" and kind.endswith("json"):
+            asked["body"] = pick.choice([asked["body"] + "}", asked["body"][:-1], "nul", "{'a': 1}"])
+
+
+# The kinds of operations.
+def reading(path, item, method):
+    return method in ("get", "delete") and not styled(path, item, method) and not listing(path, item, method)
+
+
+def listing(path, item, method):
+    return method == "get" and path.count("/") == 1 or path.endswith("/search")
+
+
+def sending(path, item, method):
+    return "$ref" in item[method].get("requestBody", {})
+
+
+def sending_forms(path, item, method):
+    return path.endswith(("/forms", "/files"))
+
+
+def sending_others(path, item, method):
+    return method == "patch" or path.endswith("/notes")
+
+
+def styled(path, item, method):
+    return path.endswith("{value}")
+
+
+def ranges(path, item, method):
+    return path.endswith("{low}-{high}")
+
+
+def kind_of(value):
+    return {list: "list", dict: "dict"}.get(type(value), "text")
+
+
+def write(parameter, value):
+    """A value as its style has it: a text, and of the query a list of pairs."""
+    name, place = parameter["name"], parameter["in"]
+    style = parameter.get("style", "simple" if place in ("path", "header") else "form")
+    explode = parameter.get("explode", style == "form")
+    kind = kind_of(value)
+    if place == "query":
+        join = {"spaceDelimited": "%20", "pipeDelimited": "|"}.get(style, ",")
+        if style == "deepObject" and kind == "dict":
+            return [f"{name}[{key}]={quote(text_of(one))}" for key, one in value.items()]
+        if explode and kind == "list":
+            return [f"{name}={quote(text_of(one))}" for one in value]
+        items = value if kind == "list" else [part for pair in value.items() for part in pair] if kind == "dict" else [value]
+        return [f"{name}=" + join.join(quote(text_of(one)) for one in items)]
+    pair, join = ("=", {"label": ".", "matrix": ";"}.get(style, ",")) if explode else (",", ",")
+    if kind == "dict":
+        text = join.join(f"{key}{pair}{text_of(one)}" for key, one in value.items())
+        return (";" if explode else f";{name}=") + text if style == "matrix" else ("." if style == "label" else "") + text
+    items = [text_of(one) for one in (value if kind == "list" else [value])]
+    if style == "matrix":
+        return "".join(f";{name}={one}" for one in items) if explode else f";{name}=" + ",".join(items)
+    return ("." if style == "label" else "") + join.join(items)
+
+
+def form_pairs(value, encoding):
+    for name, inner in value.items():
+        style = encoding.get(name, {"explode": True})
+        if isinstance(inner, dict):
+            yield from (f"{name}[{key}]={quote(text_of(one))}" for key, one in inner.items())
+        elif isinstance(inner, list):
+            texts = [quote(text_of(one)) for one in inner]
+            yield from [f"{name}={one}" for one in texts] if style["explode"] else [f"{name}=" + ",".join(texts)]
+        else:
+            yield f"{name}={quote(text_of(inner))}"
 
 
 def fault(api, request):
     url, arguments = urlsplit(request["target"]), {}
+    # Of this style, openapi-core expects the text as it is written.
+    raw = lambda name, value: quote(value) if name == "spaced" else value
     for name, value in parse_qsl(url.query, keep_blank_values=True):
-        arguments.setdefault(name, []).append(value)
+        arguments.setdefault(name, []).append(raw(name, value))
+    # It looks for values with a style by names with its mark (RFC 6570), for which it has no template.
+    values = request["values"] if any(name[0] in ".;" for name in request["values"]) else None
     asked = MockRequest(
-        "https://api.example", request["method"].lower(), url.path, args=arguments, headers=request["headers"], cookies=request["cookies"],
-        data=request["body"].encode(), content_type=request["content_type"],
+        "https://api.example", request["method"].lower(), unquote(url.path), args=arguments, headers=request["headers"], cookies=request["cookies"],
+        data=request["body"].encode(), content_type=request["content_type"], view_args=values,
     )
     try:
         api.validate_request(asked)
@@ -266,11 +290,15 @@ def fault(api, request):
     return None
 
 
-for seed, (name, version, base, schemas) in enumerate(DEFINITIONS):
-    spec = definition(version, base, schemas(version))
-    api, maker = OpenAPI.from_dict(spec), Maker(spec, seed)
-    requests = [maker.request() for _ in range(100)]
-    for request in requests:
-        request["fault"] = fault(api, request)
-    operations = sum(1 for item in spec["paths"].values() for method in item if method != "parameters")
-    print(json.dumps({"name": name, "operations": operations, "spec": spec, "requests": requests}))
+def main(count):
+    config = Config(spec_validator_cls=None, extra_media_type_deserializers={"application/merge-patch+json": json.loads})
+    for seed, (name, version, base, schemas) in enumerate(SERVICES):
+        spec = definition(version, base, schemas)
+        api, maker = OpenAPI.from_dict(spec, config=config), Maker(spec, seed)
+        requests = [maker.request(number % 2 == 1) for number in range(count)]
+        for request in requests:
+            request["fault"] = fault(api, request)
+        print(json.dumps({"name": name, "operations": len(maker.operations), "spec": spec, "requests": requests}))
+
+
+main(int(sys.argv[1]))

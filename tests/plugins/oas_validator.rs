@@ -1,5 +1,6 @@
 //! `oas-validator` over real sockets: requests that fit a definition, and those that do not.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
@@ -489,18 +490,53 @@ fn oas_validator_tells_what_is_wrong_with_a_response() {
     }
 }
 
-/// Requests of which openapi-core and the plugin think differently: a part of its fault, or of the plugin's, and why.
-const DIFFERENCES: &[(&str, &str)] = &[(
-    "Invalid query parameter: fields InvalidSchemaValue(value=['']",
-    "`fields=` is an empty list, to it one empty text",
-)];
+/// A request that only one of the two refuses, with what it, its faults or the request contain, and why.
+struct Difference {
+    is_refused_here: bool,
+    part: &'static str,
+    why: &'static str,
+}
 
-/// The definitions and requests of `defined_requests.py`, with the verdicts of openapi-core.
-fn judged_elsewhere() -> Option<Vec<Value>> {
+/// docs/guide/definitions.md has the same table.
+const DIFFERENCES: &[Difference] = &[
+    Difference {
+        is_refused_here: true,
+        part: "times, and takes one value",
+        why: "OpenAPI says nothing about a second value of a parameter that takes one; recipients take the first or the last",
+    },
+    Difference {
+        is_refused_here: true,
+        part: "is no uri",
+        why: "openapi-core does not look at this format without another package",
+    },
+    Difference {
+        is_refused_here: true,
+        part: r#"\"id\": 1"#,
+        why: "a read-only property in OpenAPI 3.1: JSON Schema lets a recipient ignore or refuse it (Validation 2020-12 §9.4)",
+    },
+    Difference {
+        is_refused_here: true,
+        part: "deep=",
+        why: "a field of a form that is not written in its style: openapi-core leaves it out, here it is a text",
+    },
+    Difference {
+        is_refused_here: false,
+        part: "InvalidSchemaValue(value=['']",
+        why: "`fields=` is an empty list, to openapi-core one empty text",
+    },
+    Difference {
+        is_refused_here: false,
+        part: r#""content_type":"multipart/form-data"#,
+        why: "the node would hold uploads to read them; of such a body only the type is checked",
+    },
+];
+
+/// The definitions of `defined_services.py`, each with this many requests, and the verdicts of openapi-core.
+fn judged_elsewhere(count: usize) -> Option<Vec<Value>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut program = Command::new(root.join(".cache/python/bin/python"));
-    program.env("PYTHONPATH", root.join(".cache/openapi-core"));
-    let output = program.arg(root.join("tests/plugins/defined_requests.py")).output();
+    program.env("PYTHONPATH", root.join(".cache/openapi-core")).env("PYTHONDONTWRITEBYTECODE", "1");
+    let output = program.arg(root.join("tests/plugins/defined_requests.py")).arg(count.to_string()).output();
     let imported =
         |output: &Output| !String::from_utf8_lossy(&output.stderr).contains("No module named 'openapi_core'");
     let Some(output) = output.ok().filter(imported) else {
@@ -514,12 +550,16 @@ fn judged_elsewhere() -> Option<Vec<Value>> {
 
 fn ask_as_described(client: &mut Client, request: &Value) -> Option<String> {
     let text = |key: &str| request[key].as_str().expect("text").to_owned();
+    let pairs = |key: &str| request[key].as_object().expect("pairs").clone();
     let mut fields = String::new();
-    for (name, value) in request["headers"].as_object().expect("fields") {
+    for (name, value) in pairs("headers") {
         fields += &format!("{name}: {}\r\n", value.as_str().expect("text"));
     }
-    for (name, value) in request["cookies"].as_object().expect("cookies") {
-        fields += &format!("Cookie: {name}={}\r\n", value.as_str().expect("text").replace(' ', "%20"));
+    let cookies = pairs("cookies").into_iter();
+    let cookies = cookies.map(|(name, value)| format!("{name}={}", value.as_str().expect("text").replace(' ', "%20")));
+    let cookies = cookies.collect::<Vec<_>>().join("; ");
+    if !cookies.is_empty() {
+        fields += &format!("Cookie: {cookies}\r\n");
     }
     if !text("content_type").is_empty() {
         fields += &format!("Content-Type: {}\r\n", text("content_type"));
@@ -528,25 +568,33 @@ fn ask_as_described(client: &mut Client, request: &Value) -> Option<String> {
 }
 
 #[test]
-fn oas_validator_judges_five_hundred_requests_as_openapi_core_does() {
-    let Some(definitions) = judged_elsewhere() else { return };
+fn oas_validator_judges_a_hundred_requests_to_each_of_five_services_as_openapi_core_does() {
+    let each = if std::env::var_os("WEIR_TEST_FULL").is_none() { 100 } else { 2_000 };
+    let Some(definitions) = judged_elsewhere(each) else { return };
     assert_eq!(definitions.len(), 5);
-    let (origin, mut wrong, mut refusals, mut count) = (origin(), Vec::new(), 0, 0);
+    let (origin, mut wrong, mut refusals) = (origin(), Vec::new(), 0);
+    let mut known: BTreeMap<&str, usize> = BTreeMap::new();
     for definition in &definitions {
-        assert!(definition["operations"].as_u64() >= Some(20), "{}", definition["name"]);
+        assert!(definition["operations"].as_u64() >= Some(250), "{}", definition["name"]);
         let gateway = gateway(&origin, "", &definition["spec"].to_string());
         let mut client = gateway.client();
         for request in definition["requests"].as_array().expect("requests") {
             let ours = ask_as_described(&mut client, request);
             let theirs = request["fault"].as_str();
-            (count, refusals) = (count + 1, refusals + usize::from(ours.is_some()));
-            let told = format!("{} {}", ours.as_deref().unwrap_or_default(), theirs.unwrap_or_default());
-            let is_known = DIFFERENCES.iter().any(|(part, _)| told.contains(part));
-            if ours.is_some() != theirs.is_some() && !is_known {
+            refusals += usize::from(ours.is_some());
+            if ours.is_some() == theirs.is_some() {
+                continue;
+            }
+            let told = format!("{} {request}", ours.as_deref().unwrap_or_default());
+            let is_it = |one: &&Difference| one.is_refused_here == ours.is_some() && told.contains(one.part);
+            if let Some(difference) = DIFFERENCES.iter().find(is_it) {
+                *known.entry(difference.why).or_insert(0) += 1;
+            } else {
                 wrong.push(format!("{}: {request}\n  here: {ours:?}", definition["name"]));
             }
         }
     }
-    assert!(wrong.is_empty(), "{} of {count} differ:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(count == 500 && refusals > 150 && refusals < 350, "{refusals} of {count}");
+    assert!(wrong.is_empty(), "{} of {} differ:\n{}", wrong.len(), 5 * each, wrong.join("\n"));
+    assert!(refusals > each * 3 / 2 && refusals < each * 3, "{refusals} of {}", 5 * each);
+    println!("{} requests, of which {refusals} are refused; verdicts that differ: {known:#?}", 5 * each);
 }
