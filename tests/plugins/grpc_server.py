@@ -4,6 +4,8 @@ messages in base64. Each line that it reads lets one held stream go on.
 `Say` answers with what it has received, and with the JSON of it as this library writes it; what else it does is said by `text`:
 
 refuse   ends with NOT_FOUND, with details
+code     ends with the status `number`
+newer    answers with a field more, which is not in the descriptors
 wait     waits until the call is over
 large    answers with a text of `number` bytes
 compress compresses the answer, for which it was not asked
@@ -22,15 +24,14 @@ from concurrent import futures
 
 import grpc
 from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, duration_pb2, json_format, message_factory
-from google.protobuf import struct_pb2, timestamp_pb2, wrappers_pb2
+from google.protobuf import field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2
 
 FIELD = descriptor_pb2.FieldDescriptorProto
 SCALARS = "double float int64 uint64 int32 fixed64 fixed32 bool string _group _message bytes uint32 _enum sfixed32 sfixed64 sint32 sint64"
 
 file = descriptor_pb2.FileDescriptorProto(name="kinds.proto", package="kinds", syntax="proto3")
-file.dependency.extend(
-    module.DESCRIPTOR.name for module in (any_pb2, duration_pb2, struct_pb2, timestamp_pb2, wrappers_pb2)
-)
+KNOWN = (any_pb2, duration_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2)
+file.dependency.extend(module.DESCRIPTOR.name for module in KNOWN)
 colour = file.enum_type.add(name="Colour")
 for number, name in enumerate(["COLOUR_NONE", "RED", "BLUE"]):
     colour.value.add(name=name, number=number)
@@ -66,11 +67,22 @@ field("maybe", 13, ".google.protobuf.Int64Value")
 field("any", 14, ".google.protobuf.Any")
 field("seen", 15, "string")
 field("metadata", 16, "string")
-entry = kinds.nested_type.add(name="TextsEntry", options={"map_entry": True})
-for number, name in enumerate(["key", "value"], 1):
-    entry.field.add(name=name, number=number, type=9, label=FIELD.LABEL_OPTIONAL)
-field("texts", 17, ".kinds.All.TextsEntry", repeated=True)
+
+
+def mapping(name, number, key, value, **others):
+    entry = kinds.nested_type.add(name=f"{name.title()}Entry", options={"map_entry": True})
+    entry.field.add(name="key", number=1, type=key, label=FIELD.LABEL_OPTIONAL)
+    entry.field.add(name="value", number=2, type=value, label=FIELD.LABEL_OPTIONAL, **others)
+    field(name, number, f".kinds.All.{name.title()}Entry", repeated=True)
+
+
+mapping("texts", 17, FIELD.TYPE_STRING, FIELD.TYPE_STRING)
+mapping("numbered", 37, FIELD.TYPE_INT64, FIELD.TYPE_MESSAGE, type_name=".kinds.All")
+mapping("switches", 38, FIELD.TYPE_BOOL, FIELD.TYPE_ENUM, type_name=".kinds.Colour")
 field("user_name", 18, "string")
+kinds.oneof_decl.add(name="_perhaps")
+field("perhaps", 36, "int32", oneof_index=1, proto3_optional=True)
+field("mask", 39, ".google.protobuf.FieldMask")
 detail = file.message_type.add(name="Detail")
 detail.field.add(name="reason", number=1, type=9, label=FIELD.LABEL_OPTIONAL)
 service = file.service.add(name="Kinds")
@@ -82,11 +94,12 @@ pool = descriptor_pool.Default()
 pool.Add(file)
 All, Detail = (message_factory.GetMessageClass(pool.FindMessageTypeByName(f"kinds.{name}")) for name in ("All", "Detail"))
 everything = descriptor_pb2.FileDescriptorSet()
-for module in (any_pb2, duration_pb2, struct_pb2, timestamp_pb2, wrappers_pb2):
+for module in KNOWN:
     module.DESCRIPTOR.CopyToProto(everything.file.add())
 everything.file.append(file)
 
 lines = threading.Semaphore(0)
+CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def status(reason):
@@ -103,6 +116,8 @@ def say(request, context):
     if request.text == "refuse":
         context.set_trailing_metadata((("grpc-status-details-bin", status("gone")),))
         context.abort(grpc.StatusCode.NOT_FOUND, 'no such "thing" ü')
+    if request.text == "code":
+        context.abort(CODES[request.number], "as asked")
     if request.text == "wait":
         over = threading.Event()
         context.add_callback(over.set)
@@ -117,6 +132,9 @@ def say(request, context):
         os._exit(1)
     answer = All()
     answer.CopyFrom(request)
+    if request.text == "newer":
+        # Field 99, with a text.
+        answer.MergeFromString(b"\x9a\x06\x12of a later version")
     answer.seen = json_format.MessageToJson(request, preserving_proto_field_name=True, indent=None)
     remaining = context.time_remaining()
     metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}

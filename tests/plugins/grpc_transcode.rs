@@ -1,4 +1,4 @@
-//! REST clients call a gRPC service: one in Python, with messages of every kind, and origins that misbehave.
+//! REST clients call a gRPC service with messages of every kind: one in Python, and one in Go.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
-use weir_testkit::{Client, Gateway, Response, TempDir, skipped};
+use weir_testkit::{Client, Gateway, Program, Response, TempDir, skipped};
 
 use crate::refused;
 
@@ -15,8 +15,8 @@ struct Service {
     orders: ChildStdin,
     said: Lines<BufReader<ChildStdout>>,
     port: String,
-    /// The descriptors of its messages.
-    set: String,
+    /// Its messages: descriptors, or the text of a proto.
+    messages: String,
 }
 
 impl Service {
@@ -30,20 +30,34 @@ impl Service {
             return None;
         }
         let mut command = Command::new(python);
-        let command =
-            command.arg(root.join("tests/plugins/grpc_server.py")).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("Python starts");
+        command.arg(root.join("tests/plugins/grpc_server.py"));
+        let mut service = Service::run(command);
+        service.messages = service.said.next().expect("it goes on").expect("it says text");
+        Some(service)
+    }
+
+    /// The same in Go. `None` where it could not be built.
+    fn start_go() -> Option<Service> {
+        let proto = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/plugins/kinds.proto");
+        let mut command = Program::find("kinds_service")?;
+        command.arg(&proto);
+        let mut service = Service::run(command);
+        service.messages = std::fs::read_to_string(proto).expect("it is there");
+        Some(service)
+    }
+
+    fn run(mut command: Command) -> Service {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
         let orders = child.stdin.take().expect("it is a pipe");
         let mut said = BufReader::new(child.stdout.take().expect("it is a pipe")).lines();
-        let mut line = || said.next().expect("it goes on").expect("it says text");
-        let port = line().strip_prefix("port ").expect("it says its port").to_owned();
-        let set = line();
-        Some(Service { child, orders, said, port, set })
+        let line = said.next().expect("it goes on").expect("it says text");
+        let port = line.strip_prefix("port ").expect("it says its port").to_owned();
+        Service { child, orders, said, port, messages: String::new() }
     }
 
     /// A gateway with a route for each method, and one with further options below `/other`.
     fn gateway(&self, options: &str) -> Gateway {
-        let mut file = format!("protos:\n  - {{ id: kinds, content: {:?} }}\nroutes:\n", self.set);
+        let mut file = format!("protos:\n  - {{ id: kinds, content: {:?} }}\nroutes:\n", self.messages);
         for (uri, method, options) in [
             ("/say", "Say", ""),
             ("/say/:text", "Say", ""),
@@ -80,6 +94,11 @@ impl Drop for Service {
     }
 }
 
+/// Both, as far as they are there.
+fn services() -> impl Iterator<Item = Service> {
+    [Service::start(), Service::start_go()].into_iter().flatten()
+}
+
 fn post(path: &str, content_type: &str, body: &str) -> String {
     let length = body.len();
     format!("POST {path} HTTP/1.1\r\nHost: t\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\n\r\n{body}")
@@ -94,8 +113,9 @@ fn said(client: &mut Client, path: &str, body: &Value) -> Value {
     assert_eq!(
         (answer.status, answer.headers.get("content-type")),
         (200, Some("application/json")),
-        "{}",
-        answer.text()
+        "{} {:?}",
+        answer.text(),
+        answer.headers.get("grpc-message")
     );
     json_of(&answer)
 }
@@ -111,7 +131,10 @@ fn without_seen(mut message: Value) -> (Value, Value) {
 
 #[test]
 fn grpc_messages_of_every_kind_keep_their_values_in_both_directions() {
-    let Some(service) = Service::start() else { return };
+    services().for_each(keep_values);
+}
+
+fn keep_values(service: Service) {
     let gateway = service.gateway("pb_option: [no_default_values, int64_as_string]");
     let mut client = gateway.client();
     for message in [
@@ -120,7 +143,7 @@ fn grpc_messages_of_every_kind_keep_their_values_in_both_directions() {
                "a_sfixed32": -1, "a_sfixed64": "-2", "a_sint32": -3, "a_sint64": "-4"}),
         json!({"inner": {"inner": {"text": "deep"}}, "list": [{"number": 1}, {}], "numbers": ["1", "-2"], "colour": "BLUE",
                "colours": ["RED", "COLOUR_NONE"], "other": 0, "texts": {"a": "b", "": ""}}),
-        json!({"at": "2026-01-02T03:04:05.006Z", "lasts": "1.500s", "tree": {"a": [1.0, null, {"b": true}]}, "maybe": "0",
+        json!({"at": "2026-01-02T03:04:05.006Z", "lasts": "1.500s", "tree": {"a": [1.5, null, {"b": true}]}, "maybe": "0",
                "any": {"@type": "type.googleapis.com/kinds.Detail", "reason": "r"}}),
         json!({}),
     ] {
@@ -140,7 +163,10 @@ fn grpc_messages_of_every_kind_keep_their_values_in_both_directions() {
 
 #[test]
 fn grpc_messages_have_their_defaults_and_integers_as_configured() {
-    let Some(service) = Service::start() else { return };
+    services().for_each(write_defaults_and_integers);
+}
+
+fn write_defaults_and_integers(service: Service) {
     let gateway = service.gateway("pb_option: [enum_as_value, int64_as_hexstring, use_default_values]");
     let mut client = gateway.client();
     let message = json!({"a_int64": "255", "colour": "BLUE"});
@@ -156,7 +182,10 @@ fn grpc_messages_have_their_defaults_and_integers_as_configured() {
 
 #[test]
 fn grpc_messages_are_made_of_queries_forms_and_parameters() {
-    let Some(service) = Service::start() else { return };
+    services().for_each(make_messages);
+}
+
+fn make_messages(service: Service) {
     let gateway = service.gateway("");
     for mut client in [gateway.client(), gateway.client().by_http2()] {
         let mut asked = |request: &str| {
@@ -231,7 +260,10 @@ fn grpc_messages_are_made_of_queries_forms_and_parameters() {
 
 #[test]
 fn grpc_calls_have_the_head_of_a_call() {
-    let Some(service) = Service::start() else { return };
+    services().for_each(have_the_head_of_a_call);
+}
+
+fn have_the_head_of_a_call(service: Service) {
     let gateway = service.gateway("deadline: 30000");
     let request = "GET /other/say?text=a HTTP/1.1\r\nHost: t\r\nX-Own: well\r\ngrpc-timeout: 1n\r\ngrpc-accept-encoding: gzip\r\n\r\n";
     for path in ["/other/say", "/say"] {
@@ -249,7 +281,10 @@ fn grpc_calls_have_the_head_of_a_call() {
 
 #[test]
 fn failed_grpc_calls_have_the_status_for_theirs() {
-    let Some(service) = Service::start() else { return };
+    services().for_each(map_statuses);
+}
+
+fn map_statuses(service: Service) {
     let gateway = service.gateway("show_status_in_body: true, status_detail_type: kinds.Detail, deadline: 300");
     for mut client in [gateway.client(), gateway.client().by_http2()] {
         let plain = client.get("/say?text=refuse").expect("an answer");
@@ -276,7 +311,10 @@ fn failed_grpc_calls_have_the_status_for_theirs() {
 
 #[test]
 fn grpc_streams_are_lines_or_events() {
-    let Some(mut service) = Service::start() else { return };
+    services().for_each(write_streams);
+}
+
+fn write_streams(mut service: Service) {
     let gateway = service.gateway("pb_option: [no_default_values]");
     for mut client in [gateway.client(), gateway.client().by_http2()] {
         let lines = client.get("/other/list?number=3").expect("an answer");
@@ -441,7 +479,10 @@ const RULES: &str = r#"syntax = "proto3"; package kinds; import "google/api/anno
 
 #[test]
 fn requests_choose_their_grpc_method_by_the_rules_of_the_proto() {
-    let Some(service) = Service::start() else { return };
+    services().for_each(choose_methods);
+}
+
+fn choose_methods(service: Service) {
     let proto = json!(RULES);
     let file = format!(
         "routes:
@@ -495,7 +536,10 @@ fn requests_choose_their_grpc_method_by_the_rules_of_the_proto() {
 
 #[test]
 fn plugins_that_look_at_responses_are_given_the_json_of_a_grpc_answer() {
-    let Some(service) = Service::start() else { return };
+    services().for_each(show_answers_to_plugins);
+}
+
+fn show_answers_to_plugins(service: Service) {
     let proto = json!(RULES);
     let mut file = "routes:\n".to_owned();
     for (uri, plugin) in [
@@ -539,4 +583,99 @@ fn plugins_that_look_at_responses_are_given_the_json_of_a_grpc_answer() {
         .ask("GET /zipped?text=a HTTP/1.1\r\nHost: t\r\nAccept-Encoding: gzip\r\n\r\n")
         .expect("an answer");
     assert_eq!((zipped.status, zipped.headers.get("content-encoding")), (200, Some("gzip")));
+}
+
+/// A call: its path and body, and the status and the answer that are wanted. A body means POST with JSON.
+type Call = (&'static str, &'static str, u16, &'static str);
+
+/// Messages, which the service sends back, with what it is asked and its answer alike.
+const ECHOED: [&str; 18] = [
+    "{}",
+    r#"{"text":"ä \u0001 \" \\ 🦀"}"#,
+    r#"{"a_int64":"9223372036854775807","a_uint64":"18446744073709551615"}"#,
+    r#"{"a_int64":"-9223372036854775808","a_sint64":"-1","a_sfixed64":"9007199254740993","a_fixed64":"1"}"#,
+    r#"{"a_int32":-2147483648,"a_sint32":2147483647,"a_uint32":4294967295,"a_fixed32":4294967295,"a_sfixed32":-1}"#,
+    r#"{"a_double":-1.5e300,"a_float":0.5,"a_bool":true,"a_bytes":"AAEC/w=="}"#,
+    r#"{"a_double":"Infinity","a_float":"-Infinity"}"#,
+    r#"{"one":""}"#,
+    r#"{"other":0}"#,
+    r#"{"perhaps":0}"#,
+    r#"{"texts":{"":"empty","a.b":"dot","ä":""}}"#,
+    r#"{"numbered":{"-1":{"text":"minus"},"9007199254740993":{"numbered":{"0":{}}}}}"#,
+    r#"{"switches":{"true":"BLUE","false":"COLOUR_NONE"}}"#,
+    r#"{"colour":"RED","colours":["BLUE","COLOUR_NONE","RED"],"numbers":["0","-5"]}"#,
+    r#"{"list":[{},{"inner":{"inner":{"inner":{"number":4}}}},{"one":"1"}]}"#,
+    r#"{"at":"1969-12-31T23:59:59.999999999Z","lasts":"-3.000000001s","mask":"text,inner.userName"}"#,
+    r#"{"tree":{"a":{"b":[false,null,"c",2.5]}},"maybe":"-1"}"#,
+    r#"{"any":{"@type":"type.googleapis.com/google.protobuf.Duration","value":"1s"}}"#,
+];
+
+/// What becomes of the status of a call: the code of gRPC, and that of HTTP.
+const STATUSES: [(u16, u16); 16] = [
+    (1, 499),
+    (2, 500),
+    (3, 400),
+    (4, 504),
+    (5, 404),
+    (6, 409),
+    (7, 403),
+    (8, 429),
+    (9, 400),
+    (10, 409),
+    (11, 400),
+    (12, 501),
+    (13, 500),
+    (14, 503),
+    (15, 500),
+    (16, 401),
+];
+
+const OTHERS: [Call; 9] = [
+    ("/other/say?text=newer", "", 200, "{\"text\":\"newer\""),
+    ("/other/say?text=empty", "", 200, "{}"),
+    ("/other/say", r#"{"text":"a","nothing":1}"#, 400, "nothing"),
+    ("/other/say", r#"{"one":"a","other":1}"#, 400, "choice"),
+    ("/other/say", r#"{"a_int32":2147483648}"#, 400, "a_int32: "),
+    ("/other/say", r#"{"numbered":{"x":{}}}"#, 400, "numbered"),
+    (
+        "/other/list?number=3&user_name=n",
+        "",
+        200,
+        "{\"user_name\":\"n\"}\n{\"number\":1,\"user_name\":\"n\"}\n{\"number\":2,\"user_name\":\"n\"}\n",
+    ),
+    ("/other/list?number=0", "", 200, ""),
+    ("/other/list?number=0&text=fail", "", 429, ""),
+];
+
+#[test]
+fn grpc_services_in_python_and_in_go_answer_forty_three_calls_alike() {
+    services().for_each(answer_all_calls);
+}
+
+fn answer_all_calls(service: Service) {
+    let gateway = service.gateway("pb_option: [no_default_values, int64_as_string]");
+    assert_eq!(ECHOED.len() + STATUSES.len() + OTHERS.len(), 43);
+    for mut client in [gateway.client(), gateway.client().by_http2()] {
+        for message in ECHOED {
+            let message: Value = serde_json::from_str(message).expect("JSON");
+            let (answer, seen) = without_seen(said(&mut client, "/other/say", &message));
+            assert_eq!((&answer, &seen), (&message, &message));
+        }
+        for (code, status) in STATUSES {
+            let answer = client.get(&format!("/other/say?text=code&number={code}")).expect("an answer");
+            assert_eq!(answer.status, status, "{code}");
+            let fields = ["grpc-status", "grpc-message"].map(|name| answer.headers.get(name).map(str::to_owned));
+            assert_eq!(fields, [Some(code.to_string()), Some("as asked".to_owned())], "{code}");
+        }
+        for (path, body, status, part) in OTHERS {
+            let request = match body {
+                "" => format!("GET {path} HTTP/1.1\r\nHost: t\r\n\r\n"),
+                body => post(path, "application/json", body),
+            };
+            let answer = client.ask(request).expect("an answer");
+            assert_eq!(answer.status, status, "{path} {body}: {}", answer.text());
+            assert!(answer.text().contains(part), "{path} {body}: {}", answer.text());
+            assert!(!answer.text().contains("later version"), "a field that the proto lacks is left out");
+        }
+    }
 }
