@@ -318,6 +318,42 @@ fn send_metadata(mut service: Service) {
 }
 
 #[test]
+fn ext_proc_has_told_its_metadata_when_plugins_see_the_response() {
+    services().for_each(show_metadata);
+}
+
+fn show_metadata(mut service: Service) {
+    let origin = Origin::serving(|request| Answer::ok(&request.body));
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes:
+  - uri: /*
+    plugins:
+      ext-proc:
+        grpc_service: {{ uri: \"http://{}\", timeout: 10s }}
+        message_timeout: 20000
+        processing_mode: {{ request_body_mode: BUFFERED }}
+        metadata_options: {{ receiving_namespaces: {{ untyped: [shop] }} }}
+      response-rewrite: {{ headers: {{ set: {{ X-Told: \"$ext_proc_head,$ext_proc_body,$ext_proc_back\" }} }} }}
+    upstream: {{ nodes: {{ \"{}\": 1 }} }}
+",
+        service.address,
+        origin.addr()
+    ));
+    let telling = |kind: &str, name: &str| json!({kind: {}, "dynamicMetadata": {"shop": {name: name}}});
+    let (head, body) = (telling("requestHeaders", "head"), telling("requestBody", "body"));
+    let back = telling("responseHeaders", "back");
+    let refusal = json!({"immediateResponse": {"status": {"code": 403}}, "dynamicMetadata": {"shop": {"body": "no"}}});
+    for (of_body, status, told) in [(body, 200, "head,body,back"), (refusal, 403, "head,no,")] {
+        service
+            .order(&json!({"answers": {"request_headers": head, "request_body": of_body, "response_headers": back}}));
+        for mut client in clients(&gateway) {
+            let answer = ask(&mut client, "POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc");
+            assert_eq!((answer.status, answer.headers.get("x-told")), (status, Some(told)));
+        }
+    }
+}
+
+#[test]
 fn ext_proc_tells_of_an_exchange_that_the_client_cuts() {
     let Some(mut service) = start() else { return };
     let origin = Origin::serving(|_| Answer::raw("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc"));

@@ -316,7 +316,8 @@ impl ReplyNotes {
         self.0.borrow_mut().failed = Some(plugin);
     }
 
-    /// Sets the values of variables `ext_proc_NAME`, which are known once the exchange has ended.
+    /// Sets the values of variables `ext_proc_NAME`. Plugins have them with the response if this is called before it begins, and log
+    /// records in any case.
     pub fn add_processor_metadata(&self, metadata: Vec<(String, Vec<u8>)>) {
         self.0.borrow_mut().metadata.extend(metadata);
     }

@@ -111,6 +111,10 @@ fn note_told(call: &mut ResponderCall, plugins: Plugins<'_>, exchange: &mut Serv
     if let Some(plugin) = call.failed_plugin() {
         plugins.count_failure_of(plugin, exchange);
     }
+    set_processor_metadata(call, exchange);
+}
+
+fn set_processor_metadata(call: &mut ResponderCall, exchange: &mut Exchange) {
     for (name, value) in call.take_processor_metadata() {
         exchange.set_processor_metadata(&name, &value);
     }
@@ -304,6 +308,12 @@ impl UpstreamSide for ResponderSide<'_> {
 
     fn poll_unread(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
         self.poll_beside(context)
+    }
+
+    fn note_told(&mut self, exchange: &mut Exchange) {
+        if let Some(call) = &mut self.call {
+            set_processor_metadata(call, exchange);
+        }
     }
 
     fn take_trailers(&mut self) -> Trailers {

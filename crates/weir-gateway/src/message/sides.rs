@@ -201,6 +201,9 @@ pub(crate) trait UpstreamSide: Sending {
         response: &mut ResponseHead,
     ) -> Poll<io::Result<Received>>;
 
+    /// Called with a head that came parsed, before plugins see it: a responder says what its service has told.
+    fn note_told(&mut self, _: &mut Exchange) {}
+
     /// The trailers, if the protocol sends them outside the body's framing (HTTP/2).
     fn take_trailers(&mut self) -> Trailers;
 

@@ -117,6 +117,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         let head_bytes = self.exchange.response.head.bytes().len() as u64;
         self.exchange.upstream.bytes_received += head_bytes;
         self.worker.metrics.upstream_bytes_received.add(head_bytes);
+        self.upstream.note_told(self.exchange);
         self.worker.buffers.with_write_buffer(|out| {
             self.take_head(out)?;
             self.renew_read_timeout();

@@ -96,7 +96,8 @@ struct MetadataOptions {
 #[serde(deny_unknown_fields)]
 struct ReceivedNamespaces {
     /// Namespaces whose members become the variables `$ext_proc_NAME`: text as it is, and everything else as JSON. Log records have all of
-    /// them, at most 64 KiB of an exchange; plugins have those of the answer to the head of a request, once that has come.
+    /// them, at most 64 KiB of an exchange. Plugins have those of the answer to the head of a request, once that has come, and with the
+    /// response all that came before it was sent.
     #[serde(default)]
     #[schemars(length(max = 16))]
     untyped: Vec<String>,

@@ -77,6 +77,7 @@ impl Responder for ProcessorResponder {
                 Err(ProcessingEnd::Immediate(_)) if exchange.has_begun.get() => Err(Stop::UpstreamAborted),
                 Err(ProcessingEnd::Immediate(answer)) => {
                     let terms = session.terms();
+                    tell_metadata(&session, &reply.notes());
                     let sent = immediate::send(*answer, &terms.mutations, &mut reply).await;
                     session.finish();
                     sent.or_else(|failure| {
@@ -100,9 +101,14 @@ impl Drop for ToldAtEnd<'_> {
         if self.session.take_failure() {
             self.notes.note_service_failure(ExtProc::NAME);
         }
-        let metadata = self.session.take_metadata();
-        self.notes.add_processor_metadata(variables(&metadata).map(|(name, value)| (name, value.to_vec())).collect());
+        tell_metadata(self.session, &self.notes);
     }
+}
+
+/// Says what metadata the service has sent since this was last said.
+fn tell_metadata(session: &ProcessorSession, notes: &ReplyNotes) {
+    let metadata = session.take_metadata();
+    notes.add_processor_metadata(variables(&metadata).map(|(name, value)| (name, value.to_vec())).collect());
 }
 
 struct ProcessedExchange<'a> {
@@ -411,6 +417,7 @@ impl ProcessedExchange<'_> {
 
     fn begin(&self, head: ReplyHead, reply: &mut Reply) {
         self.has_begun.set(true);
+        tell_metadata(self.session, &reply.notes());
         reply.begin_with(head);
     }
 
