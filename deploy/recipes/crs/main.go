@@ -9,6 +9,7 @@ import (
 	"io"
 	"log"
 	"net"
+	"os"
 	"runtime"
 	"strconv"
 	"strings"
@@ -87,7 +88,7 @@ func (t *turns) take(ctx context.Context, client string) (func(), error) {
 }
 
 // The rules that decide come last: those that set the levels stand before them.
-func rules(paranoia, threshold int, methods string, refuses bool) string {
+func rules(paranoia, threshold int, methods, setup string, refuses bool) string {
 	engine := "DetectionOnly"
 	if refuses {
 		engine = "On"
@@ -109,6 +110,7 @@ func rules(paranoia, threshold int, methods string, refuses bool) string {
 		`SecAction "id:900000,phase:1,pass,nolog,setvar:tx.blocking_paranoia_level=` + strconv.Itoa(paranoia) + `"`,
 		`SecAction "id:900110,phase:1,pass,nolog,setvar:tx.inbound_anomaly_score_threshold=` + strconv.Itoa(threshold) + `"`,
 		`SecAction "id:900200,phase:1,pass,nolog,setvar:'tx.allowed_methods=` + methods + `'"`,
+		setup,
 		"Include @owasp_crs/*.conf",
 		// Requests that Apache httpd makes to itself, without any rule: none of them comes by way of Weir.
 		"SecRuleRemoveById 905100 905110",
@@ -252,10 +254,18 @@ func main() {
 	paranoia := flag.Int("paranoia", 1, "the paranoia level of the rule set, 1 to 4")
 	threshold := flag.Int("threshold", 5, "the anomaly score from which on a request is refused")
 	methods := flag.String("methods", "GET HEAD POST OPTIONS PUT PATCH DELETE", "the methods that are allowed")
+	setup := flag.String("setup", "", "a file with directives that come before the rules: settings of the rule set, and exclusions")
 	observes := flag.Bool("observe", false, "refuse nothing: only tell which rules match")
 	flag.Parse()
-	config := coraza.NewWAFConfig().WithRootFS(crs.FS).WithDirectives(rules(*paranoia, *threshold, *methods, !*observes))
-	waf, err := coraza.NewWAF(config)
+	directives := []byte{}
+	var err error
+	if *setup != "" {
+		if directives, err = os.ReadFile(*setup); err != nil {
+			log.Fatal(err)
+		}
+	}
+	all := rules(*paranoia, *threshold, *methods, string(directives), !*observes)
+	waf, err := coraza.NewWAF(coraza.NewWAFConfig().WithRootFS(crs.FS).WithDirectives(all))
 	if err != nil {
 		log.Fatal(err)
 	}
