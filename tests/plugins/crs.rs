@@ -8,14 +8,19 @@ use serde_json::Value;
 use weir_testkit::{Answer, DEADLINE, Gateway, Origin, eventually, skipped};
 
 /// The service, which is killed with this.
-struct Firewall {
+pub(crate) struct Firewall {
     child: Child,
-    address: String,
+    pub address: String,
 }
 
 impl Firewall {
     /// Builds the service and starts it. `None` where there is no Go, or not the modules.
     fn start() -> Option<Firewall> {
+        Firewall::start_with(&[])
+    }
+
+    /// The same with further arguments.
+    pub(crate) fn start_with(more: &[&str]) -> Option<Firewall> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let binary = root.join(".cache/bin/crs");
         let build =
@@ -24,8 +29,9 @@ impl Firewall {
             skipped("Go cannot build deploy/recipes/crs");
             return None;
         }
-        let mut child =
-            Command::new(binary).args(["-listen", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut command = Command::new(binary);
+        command.args(["-listen", "127.0.0.1:0"]).args(more).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
         let said = BufReader::new(child.stdout.take().expect("it is a pipe")).lines().next();
         let said = said.expect("it says its address").expect("it says text");
         let address = said.strip_prefix("listening on ").expect("it says its address").to_owned();

@@ -9,6 +9,7 @@ mod caching;
 mod compatibility;
 mod consumers;
 mod crs;
+mod crs_cases;
 mod echo;
 mod envoy_service;
 mod error_pages;

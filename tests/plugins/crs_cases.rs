@@ -1,0 +1,199 @@
+//! The rule set's own regression cases, sent through the gateway to the firewall of deploy/recipes/crs.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+use weir_testkit::{Answer, Gateway, Origin, TempDir, runs_for_minutes};
+
+use crate::crs::Firewall;
+
+/// What the cases suppose: bounds of arguments and files, and that encodings are looked at.
+const SETUP: &str = r#"SecAction "id:200,phase:1,pass,nolog,\
+setvar:tx.crs_validate_utf8_encoding=1,setvar:tx.arg_name_length=100,setvar:tx.arg_length=400,setvar:tx.total_arg_length=64000,\
+setvar:tx.max_num_args=255,setvar:tx.max_file_size=64100,setvar:tx.combined_file_sizes=65535"
+"#;
+
+/// The folder of the cases in Go's module with the rules.
+fn folder() -> PathBuf {
+    let recipe = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/recipes/crs");
+    let list = ["list", "-m", "-f", "{{.Dir}}", "github.com/corazawaf/coraza-coreruleset/v4"];
+    let output = Command::new("go").current_dir(recipe).args(list).output().expect("it has built the firewall");
+    PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()).join("tests")
+}
+
+/// One request with what is expected of it. The name is that of the rule, with the number of the case.
+struct Case {
+    name: String,
+    input: Value,
+    output: Value,
+}
+
+/// The cases of the groups of rules for requests, in the order of their files.
+fn cases() -> Vec<Case> {
+    let entries = |path: &Path| {
+        let entries = std::fs::read_dir(path).expect("a folder").map(|entry| entry.expect("an entry").path());
+        entries.collect::<BTreeSet<PathBuf>>()
+    };
+    let mut cases = Vec::new();
+    let is_of_requests = |path: &PathBuf| path.is_dir() && path.to_string_lossy().contains("/REQUEST-");
+    for file in entries(&folder()).into_iter().filter(is_of_requests).flat_map(|group| entries(&group)) {
+        let text = std::fs::read_to_string(&file).expect("a readable file");
+        let written: Value = serde_saphyr::from_str(&text).expect("YAML");
+        for case in written["tests"].as_array().into_iter().flatten() {
+            let name = format!("{}-{}", written["rule_id"], case["test_id"]);
+            for stage in case["stages"].as_array().expect("stages") {
+                cases.push(Case { name: name.clone(), input: stage["input"].clone(), output: stage["output"].clone() });
+            }
+        }
+    }
+    cases
+}
+
+/// The bytes of the request.
+fn bytes_of(input: &Value) -> Vec<u8> {
+    if let Some(encoded) = input["encoded_request"].as_str() {
+        let lines: String = encoded.split_ascii_whitespace().collect();
+        return STANDARD.decode(lines).expect("base64");
+    }
+    let text = |key: &str, other: &str| input[key].as_str().unwrap_or(other).to_owned();
+    let mut head = format!("{} {} {}\r\n", text("method", "GET"), text("uri", "/"), text("version", "HTTP/1.1"));
+    let data = text("data", "");
+    let fields = input["headers"].as_object().cloned().unwrap_or_default();
+    for (name, value) in &fields {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        head += &format!("{name}: {value}\r\n");
+    }
+    let has = |wanted: &str| fields.keys().any(|name| name.eq_ignore_ascii_case(wanted));
+    if input["autocomplete_headers"] != false {
+        if !data.is_empty() && !has("Content-Type") {
+            head += "Content-Type: application/x-www-form-urlencoded\r\n";
+        }
+        if !data.is_empty() && !has("Content-Length") && !has("Transfer-Encoding") {
+            head += &format!("Content-Length: {}\r\n", data.len());
+        }
+        if !has("Connection") {
+            head += "Connection: close\r\n";
+        }
+    }
+    format!("{head}\r\n{data}").into_bytes()
+}
+
+/// What came of a case.
+#[derive(Debug, PartialEq)]
+enum Outcome {
+    AsExpected,
+    /// The gateway has refused the request by itself, or answered it, so that the firewall has not seen it.
+    AnsweredBefore(u16),
+    Other(String),
+}
+
+/// Cases that come out otherwise than their files say, and why. All others come out as these say.
+const EXPLAINED: &[(&str, &[&str])] = &[
+    (
+        "the gateway refuses the request: its syntax, its version, its fields or its target",
+        &[
+            "920100-4", "920100-6", "920100-7", "920180-4", "920181-1", "920290-2", "920290-4", "920300-3", "920430-4",
+            "920430-5", "920430-8", "921140-1", "931131-1",
+        ],
+    ),
+    (
+        "the gateway refuses bytes in a target that are not of ASCII (RFC 3986)",
+        &["934120-23", "934120-24", "934120-25", "934120-26", "934120-39"],
+    ),
+    ("the gateway answers `OPTIONS *` by itself", &["920100-3", "920300-2"]),
+    (
+        "fields of the connection end at the gateway: Connection, Transfer-Encoding",
+        &["920171-2", "920171-3", "920210-2", "920210-3", "920210-4", "920210-6", "920210-7"],
+    ),
+    (
+        "the gateway leaves out fields with `_` in their names",
+        &["933110-3", "933110-13", "933110-14", "933220-2", "944140-3", "944140-8"],
+    ),
+    ("the gateway makes `/` of a target without a path", &["920100-16"]),
+    ("a missing Host is an empty one to the service, which another rule finds", &["920280-1"]),
+    ("the service sees both values of a field where Apache httpd sees a list", &["920620-1"]),
+    (
+        "the body has more bytes than the service takes, so that the sum of the sizes of its files is less",
+        &["920410-1"],
+    ),
+];
+
+fn numbers(list: &Value) -> BTreeSet<u64> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_u64).collect()
+}
+
+/// `None` for a case that looks at something else than at the rules that match.
+fn outcome(gateway: &Gateway, case: &Case) -> Option<Outcome> {
+    let (wanted, unwanted) =
+        (numbers(&case.output["log"]["expect_ids"]), numbers(&case.output["log"]["no_expect_ids"]));
+    if wanted.is_empty() && unwanted.is_empty() {
+        return None;
+    }
+    let mut client = gateway.client();
+    // It may answer, and close, before all is sent.
+    let _ = client.try_send(bytes_of(&case.input));
+    let method = case.input["method"].as_str().unwrap_or("GET");
+    let answer = match client.response_to(method) {
+        Ok(answer) => answer,
+        Err(error) => return Some(Outcome::Other(format!("no answer: {error:?}"))),
+    };
+    let Some(rules) = answer.headers.get("x-rules") else { return Some(Outcome::AnsweredBefore(answer.status)) };
+    let matched: BTreeSet<u64> = rules.split(' ').filter_map(|rule| rule.parse().ok()).collect();
+    let missing: Vec<_> = wanted.difference(&matched).collect();
+    let more: Vec<_> = unwanted.intersection(&matched).collect();
+    Some(match (missing.is_empty(), more.is_empty()) {
+        (true, true) => Outcome::AsExpected,
+        _ => Outcome::Other(format!("{} missing {missing:?}, unwanted {more:?}, of {rules}", answer.status)),
+    })
+}
+
+#[test]
+fn crs_recipe_finds_what_the_regression_cases_of_the_rules_expect() {
+    if !runs_for_minutes("it sends thousands of requests through a firewall of Go modules") {
+        return;
+    }
+    let place = TempDir::new();
+    let setup = place.write("setup.conf", SETUP);
+    let more = ["-paranoia", "4", "-observe", "-methods", "GET HEAD POST OPTIONS", "-setup", &*setup.to_string_lossy()];
+    let Some(firewall) = Firewall::start_with(&more) else { return };
+    let origin = Origin::serving(|_| Answer::ok(""));
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes:
+  - uri: /*
+    plugins:
+      ext-proc:
+        grpc_service: {{ uri: \"http://{}\", timeout: 10s }}
+        message_timeout: 20000
+        processing_mode: {{ request_body_mode: BUFFERED, response_header_mode: SKIP }}
+        metadata_options: {{ receiving_namespaces: {{ untyped: [crs] }} }}
+      response-rewrite: {{ headers: {{ set: {{ X-Rules: \"$ext_proc_rules \" }} }} }}
+    upstream: {{ nodes: {{ \"{}\": 1 }} }}
+",
+        firewall.address,
+        origin.addr()
+    ));
+    let explained: BTreeSet<&str> = EXPLAINED.iter().flat_map(|(_, names)| *names).copied().collect();
+    let (mut passed, mut others, mut wrong, mut is_other) = (0, 0, Vec::new(), BTreeSet::new());
+    for case in cases() {
+        match outcome(&gateway, &case) {
+            None => others += 1,
+            Some(Outcome::AsExpected) => passed += 1,
+            Some(outcome) if explained.contains(&*case.name) => {
+                assert!(outcome != Outcome::AnsweredBefore(500), "{}", case.name);
+                is_other.insert(case.name);
+            }
+            Some(outcome) => wrong.push(format!("{}: {outcome:?}", case.name)),
+        }
+    }
+    println!(
+        "{passed} cases as expected, {} otherwise for a stated reason, {others} look at something else",
+        is_other.len()
+    );
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let gone: Vec<_> = explained.iter().filter(|name| !is_other.contains(**name)).collect();
+    assert!(gone.is_empty() && passed > 4_500, "{passed} have passed; these come out as expected by now: {gone:?}");
+}
