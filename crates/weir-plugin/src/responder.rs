@@ -417,6 +417,13 @@ impl ResponderCall {
         self.channel.borrow_mut().head.take()
     }
 
+    /// The responder has ended, and its response has neither content nor trailers.
+    pub fn ends_with_head(&self) -> bool {
+        let channel = self.channel.borrow();
+        let has_more = channel.switched || !channel.outgoing.is_empty() || !channel.trailers.is_empty();
+        self.end == Some(Ok(())) && !has_more
+    }
+
     /// Moves content of the response into `buffer`; returns the number of bytes.
     pub fn read_content(&mut self, buffer: &mut [u8], context: &Context<'_>) -> usize {
         let mut channel = self.channel.borrow_mut();

@@ -284,7 +284,9 @@ impl UpstreamSide for ResponderSide<'_> {
             // A head is made as one of HTTP/2, which has no 101; for a WebSocket it has 2xx (RFC 8441 §5).
             let switches = head.status() == 101;
             let status = if switches { 200 } else { head.status() };
-            if response_head(status, head.fields(), false, &RESPONSE_LIMITS, method, response).is_err() {
+            // A gRPC status in the head counts if the head is the end, too.
+            let ended = call.ends_with_head() && !head.fields().any(|(name, _)| name == b"content-length");
+            if response_head(status, head.fields(), ended, &RESPONSE_LIMITS, method, response).is_err() {
                 return self.failed(Stop::Internal);
             }
             if switches {
