@@ -1,6 +1,7 @@
 //! A service with one of Envoy's protocols: a program in Python or Go, with the library of gRPC and the public messages.
 
 use std::io::{BufRead, BufReader, Lines, Write};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -27,8 +28,15 @@ pub(crate) fn python() -> Option<Command> {
 }
 
 /// A program of the tests.
-pub(crate) fn script(name: &str) -> PathBuf {
+fn script(name: &str) -> PathBuf {
     root().join("tests/plugins").join(name)
+}
+
+/// Has the program in Python call the authorization service at an address by gRPC: the code of the answer, and its content.
+pub(crate) fn call(address: SocketAddr) -> String {
+    let mut client = python().expect("it is there");
+    let output = client.arg(script("authz.py")).args(["call", &address.to_string()]).output().expect("Python runs");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
 /// A service that takes orders, and tells what it was asked.
@@ -48,8 +56,10 @@ impl Service {
     }
 
     /// The program in Go with this name, of tests/clients/go. `None` where it could not be built.
-    pub(crate) fn start_go(name: &str) -> Option<Service> {
-        Program::find(name).map(Service::run)
+    pub(crate) fn start_go(name: &str, arguments: &[&Path]) -> Option<Service> {
+        let mut program = Program::find(name)?;
+        program.args(arguments);
+        Some(Service::run(program))
     }
 
     fn run(mut program: Command) -> Service {

@@ -1,5 +1,5 @@
-//! An authorization service with Envoy's protocol decides which requests pass: one in Python, with the library of gRPC and the public
-//! messages, and an HTTP service.
+//! An authorization service with Envoy's protocol decides which requests pass: in Python and in Go, with the libraries of gRPC and the
+//! public messages, and over HTTP.
 
 use std::path::Path;
 
@@ -9,16 +9,17 @@ use weir_testkit::{
     free_port,
 };
 
-use crate::envoy_service::{Service, python, script};
+use crate::envoy_service::{Service, call, python};
+use crate::http2_streams;
 
-/// The service; `None` where there is no Python with gRPC and the messages of Envoy.
-fn start() -> Option<Service> {
-    start_with(&[])
+/// The same service in Python and in Go, as far as they are there.
+fn services() -> impl Iterator<Item = Service> {
+    services_with(&[])
 }
 
 /// The same with a certificate and a key, for TLS.
-fn start_with(files: &[&Path]) -> Option<Service> {
-    Service::start("authz.py", files)
+fn services_with(files: &[&Path]) -> impl Iterator<Item = Service> {
+    [Service::start("authz.py", files), Service::start_go("ext_authorizer", files)].into_iter().flatten()
 }
 
 impl Service {
@@ -75,7 +76,10 @@ const GET: &str = "GET /guarded/a HTTP/1.1\r\nHost: t\r\n\r\n";
 
 #[test]
 fn ext_authz_tells_a_grpc_service_of_the_request_and_lets_it_pass() {
-    let Some(mut service) = start() else { return };
+    services().for_each(tell_of_a_request);
+}
+
+fn tell_of_a_request(mut service: Service) {
     let origin = origin();
     let options = "grpc_service: { uri: \"http://SERVICE\", timeout: 10s, authority: authz.example, initial_metadata: { x-node: a$route_id } }, \
          context_extensions: { route: $route_id, fixed: text }, disallowed_headers: [X-Secret]"
@@ -111,7 +115,10 @@ fn ext_authz_tells_a_grpc_service_of_the_request_and_lets_it_pass() {
 
 #[test]
 fn ext_authz_sends_the_refusal_of_a_service_to_the_client() {
-    let Some(mut service) = start() else { return };
+    services().for_each(send_a_refusal);
+}
+
+fn send_a_refusal(mut service: Service) {
     let origin = origin();
     let gateway = gateway(&origin, &service.address, "");
     let header = |name: &str, value: &str| json!({"header": {"key": name, "value": value}});
@@ -144,7 +151,10 @@ fn ext_authz_sends_the_refusal_of_a_service_to_the_client() {
 
 #[test]
 fn ext_authz_changes_requests_responses_and_variables_as_the_service_says() {
-    let Some(mut service) = start() else { return };
+    services().for_each(change_all);
+}
+
+fn change_all(mut service: Service) {
     let origin = origin();
     let options = format!(
         "grpc_service: {{ uri: \"http://{}\", timeout: 10s }}, remove_client_headers: [X-Only]",
@@ -200,7 +210,10 @@ fn ext_authz_changes_requests_responses_and_variables_as_the_service_says() {
 
 #[test]
 fn ext_authz_refuses_while_the_service_fails_unless_failures_are_allowed() {
-    let Some(mut service) = start() else { return };
+    services().for_each(fail_in_every_way);
+}
+
+fn fail_in_every_way(mut service: Service) {
     let origin = origin();
     let strict = gateway(&origin, &service.address, "status_on_error: 503");
     let lenient = gateway(&origin, &service.address, "failure_mode_allow: true, failure_mode_allow_header_add: true");
@@ -252,10 +265,14 @@ fn ext_authz_asks_over_tls_a_service_that_proves_its_name() {
     let authority = Authority::of_tests();
     let Identity { certificate, key } = authority.identity(&["localhost"]);
     let (certificate, key) = (place.write("certificate.pem", certificate), place.write("key.pem", key));
-    let Some(mut service) = start_with(&[&certificate, &key]) else { return };
+    for service in services_with(&[&certificate, &key]) {
+        ask_over_tls(service, &place.write("roots.pem", &authority.certificate));
+    }
+}
+
+fn ask_over_tls(mut service: Service, roots: &Path) {
     service.answers(allowed());
     let origin = origin();
-    let roots = place.write("roots.pem", &authority.certificate);
     let (_, port) = service.address.split_once(':').expect("a port");
     let asking = |host: &str, verify: bool| {
         Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).env("SSL_CERT_FILE", &roots.to_string_lossy()).start(&format!(
@@ -271,7 +288,10 @@ fn ext_authz_asks_over_tls_a_service_that_proves_its_name() {
 
 #[test]
 fn ext_authz_does_not_wait_for_a_service_that_is_slow_or_gone() {
-    let Some(mut service) = start() else { return };
+    services().for_each(be_slow_and_gone);
+}
+
+fn be_slow_and_gone(mut service: Service) {
     let origin = origin();
     let slow = |address: &str, more: &str| {
         with_plugins(
@@ -292,7 +312,10 @@ fn ext_authz_does_not_wait_for_a_service_that_is_slow_or_gone() {
 
 #[test]
 fn ext_authz_sends_content_up_to_a_limit() {
-    let Some(mut service) = start() else { return };
+    services().for_each(send_content);
+}
+
+fn send_content(mut service: Service) {
     let origin = origin();
     let whole = gateway(&origin, &service.address, "with_request_body: { max_request_bytes: 4 }");
     let partial = gateway(
@@ -350,7 +373,10 @@ fn ext_authz_sends_content_up_to_a_limit() {
 
 #[test]
 fn ext_authz_refuses_content_before_the_client_sends_it() {
-    let Some(mut service) = start() else { return };
+    services().for_each(refuse_early);
+}
+
+fn refuse_early(mut service: Service) {
     let origin = origin();
     let gateway = gateway(&origin, &service.address, "");
     service.answers(json!({"status": {"code": 7}}));
@@ -359,36 +385,12 @@ fn ext_authz_refuses_content_before_the_client_sends_it() {
     assert_eq!(client.next_head().expect("a response").status, 403);
 }
 
-/// The status of the answer to a WebSocket's handshake in a stream of HTTP/2 (RFC 8441).
-fn websocket_over_http2(gateway: &Gateway) -> u16 {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let handshake = async {
-        let tcp = tokio::net::TcpStream::connect(gateway.addr()).await.expect("it listens");
-        let (mut requests, connection) = h2::client::handshake(tcp).await.expect("HTTP/2 is spoken");
-        tokio::spawn(connection);
-        // The gateway says in its settings that it has them.
-        let first = http::Request::get("http://t/free").body(()).expect("a request");
-        first_status(&mut requests, first, true).await;
-        let connect = http::Request::builder().method(http::Method::CONNECT).uri("http://t/guarded/socket");
-        let connect = connect.extension(h2::ext::Protocol::from_static("websocket"));
-        let connect = connect.header("sec-websocket-version", "13").body(()).expect("a request");
-        first_status(&mut requests, connect, false).await
-    };
-    runtime.block_on(async { tokio::time::timeout(DEADLINE, handshake).await.expect("in time") })
-}
-
-async fn first_status(
-    requests: &mut h2::client::SendRequest<bytes::Bytes>,
-    request: http::Request<()>,
-    ends: bool,
-) -> u16 {
-    let (answer, _sending) = requests.send_request(request, ends).expect("the connection stands");
-    answer.await.expect("an answer").status().as_u16()
-}
-
 #[test]
 fn ext_authz_guards_websockets_event_streams_and_grpc_calls() {
-    let Some(mut service) = start() else { return };
+    services().for_each(guard_streams);
+}
+
+fn guard_streams(mut service: Service) {
     let origin = Origin::scripted(Reading::Strict, |connection| {
         let Ok(request) = connection.request() else { return };
         let answer = match request.headers.get("upgrade") {
@@ -407,7 +409,7 @@ fn ext_authz_guards_websockets_event_streams_and_grpc_calls() {
     for request in [upgrade, GET] {
         assert_eq!(ask(&mut gateway.client(), request).status, 403);
     }
-    assert_eq!(websocket_over_http2(&gateway), 403);
+    assert_eq!(http2_streams::websocket(&gateway, "/free", "/guarded/socket"), 403);
     assert!(origin.targets().iter().all(|target| target == "/free"));
     service.answers(json!({
         "status": {"code": 0}, "okResponse": {"headers": [{"header": {"key": "x-user", "value": "jack"}}]},
@@ -416,7 +418,7 @@ fn ext_authz_guards_websockets_event_streams_and_grpc_calls() {
     socket.send(upgrade);
     assert_eq!(socket.next_head().expect("a response").status, 101);
     assert_eq!(socket.exact(5).expect("what the origin says"), b"hello");
-    assert_eq!(websocket_over_http2(&gateway), 200);
+    assert_eq!(http2_streams::websocket(&gateway, "/free", "/guarded/socket"), 200);
     for asked in service.asked() {
         assert_eq!((&asked["method"], &asked["headers"]["upgrade"]), (&json!("GET"), &json!("websocket")));
     }
@@ -424,21 +426,14 @@ fn ext_authz_guards_websockets_event_streams_and_grpc_calls() {
     let guarded = origin.requests().into_iter().filter(|request| request.target != "/free");
     assert_eq!(guarded.map(|request| values(&request, "x-user")).collect::<Vec<_>>(), ["jack"; 3]);
     assert_eq!(service.asked().len(), 1);
-    // The service is the upstream as well.
+    let Some(_) = python() else { return };
+    // The service is the upstream as well, and its client is in Python.
     let calls = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
         "routes: [{{ uri: /*, plugins: {{ ext-authz: {{ grpc_service: {{ uri: \"http://{0}\", timeout: 10s }} }} }}, \
          upstream: {{ scheme: grpc, nodes: {{ \"{0}\": 1 }} }} }}]\n",
         service.address
     ));
-    let call = || {
-        let output = python()
-            .expect("it is there")
-            .arg(script("authz.py"))
-            .args(["call", &calls.addr().to_string()])
-            .output()
-            .expect("Python runs");
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
-    };
+    let call = || call(calls.addr());
     assert_eq!(call(), "OK 0");
     let checks = service.order(&json!({"answer": {"status": {"code": 7}}}));
     let seen: Vec<&Value> =
@@ -450,7 +445,10 @@ fn ext_authz_guards_websockets_event_streams_and_grpc_calls() {
 
 #[test]
 fn ext_authz_decides_once_for_all_attempts() {
-    let Some(mut service) = start() else { return };
+    services().for_each(decide_once);
+}
+
+fn decide_once(mut service: Service) {
     let broken = Origin::scripted(Reading::Strict, |connection| {
         if connection.request().is_ok() {
             connection.reset();
@@ -481,7 +479,10 @@ fn ext_authz_decides_once_for_all_attempts() {
 
 #[test]
 fn ext_authz_keeps_cached_responses_of_clients_apart() {
-    let Some(mut service) = start() else { return };
+    services().for_each(keep_caches_apart);
+}
+
+fn keep_caches_apart(mut service: Service) {
     let origin = Origin::serving(|request| {
         Answer::with(200, "Cache-Control: max-age=60\r\n", format!("{} {}", request.target, values(request, "x-user")))
     });

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use weir_testkit::{Answer, Client, DEADLINE, Gate, Gateway, Origin, Reading, Response, eventually, free_port};
 
-use crate::envoy_service::Service;
+use crate::envoy_service::{Service, call};
+use crate::http2_streams;
 
 fn start() -> Option<Service> {
     Service::start("processor.py", &[])
@@ -15,7 +16,7 @@ fn start() -> Option<Service> {
 
 /// The same service in Python and in Go, as far as they are there.
 fn services() -> impl Iterator<Item = Service> {
-    [start(), Service::start_go("ext_processor")].into_iter().flatten()
+    [start(), Service::start_go("ext_processor", &[])].into_iter().flatten()
 }
 
 /// A gateway whose route sends requests to the processor.
@@ -204,7 +205,10 @@ fn change_content(mut service: Service) {
 
 #[test]
 fn ext_proc_sends_the_beginning_of_content_that_is_too_long() {
-    let Some(mut service) = start() else { return };
+    services().for_each(send_long_content);
+}
+
+fn send_long_content(mut service: Service) {
     let origin = Origin::serving(|request| Answer::ok(&request.body));
     let long = "a".repeat(100_000);
     let request = format!("POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 100000\r\n\r\n{long}");
@@ -238,7 +242,10 @@ fn ext_proc_sends_the_beginning_of_content_that_is_too_long() {
 
 #[test]
 fn ext_proc_refuses_while_the_service_fails_unless_failures_are_allowed() {
-    let Some(mut service) = start() else { return };
+    services().for_each(fail_in_every_way);
+}
+
+fn fail_in_every_way(mut service: Service) {
     let origin = Origin::serving(|request| Answer::ok(&request.body));
     let modes = "processing_mode: { request_body_mode: BUFFERED, response_body_mode: BUFFERED }";
     let strict = gateway(&origin, &service, &format!("status_on_error: 503, {modes}"));
@@ -355,7 +362,10 @@ fn show_metadata(mut service: Service) {
 
 #[test]
 fn ext_proc_tells_of_an_exchange_that_the_client_cuts() {
-    let Some(mut service) = start() else { return };
+    services().for_each(cut_an_exchange);
+}
+
+fn cut_an_exchange(mut service: Service) {
     let origin = Origin::serving(|_| Answer::raw("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc"));
     let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
         "enable_access_log: {{ path: access.log, format: \"$ext_proc_late\" }}
@@ -421,7 +431,10 @@ fn change_modes(mut service: Service) {
 
 #[test]
 fn ext_proc_sees_a_request_once_however_often_it_is_sent() {
-    let Some(mut service) = start() else { return };
+    services().for_each(see_a_request_once);
+}
+
+fn see_a_request_once(mut service: Service) {
     let origin = Origin::serving(|request| Answer::ok(&request.body));
     let dead = free_port();
     let nodes = format!("\"127.0.0.1:{dead}\": 1, \"{}\": 1", origin.addr());
@@ -436,7 +449,10 @@ fn ext_proc_sees_a_request_once_however_often_it_is_sent() {
 
 #[test]
 fn ext_proc_leaves_streams_streams() {
-    let Some(mut service) = start() else { return };
+    services().for_each(keep_streams);
+}
+
+fn keep_streams(mut service: Service) {
     for mode in ["NONE", "STREAMED", "FULL_DUPLEX_STREAMED"] {
         let gate = Arc::new(Gate::new());
         let opened = Arc::clone(&gate);
@@ -461,8 +477,72 @@ fn ext_proc_leaves_streams_streams() {
 }
 
 #[test]
+fn ext_proc_leaves_streams_streams_over_http2() {
+    services().for_each(keep_streams_over_http2);
+}
+
+fn keep_streams_over_http2(mut service: Service) {
+    for mode in ["NONE", "STREAMED", "FULL_DUPLEX_STREAMED"] {
+        let gate = Arc::new(Gate::new());
+        let opened = Arc::clone(&gate);
+        let origin = Origin::scripted(Reading::Strict, move |connection| {
+            if connection.request().is_ok() {
+                let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+                let _ = connection.send(format!("{head}9\r\ndata: a\n\n\r\n"));
+                opened.wait();
+                let _ = connection.send("9\r\ndata: b\n\n\r\n0\r\n\r\n");
+            }
+        });
+        let gateway = gateway(&origin, &service, &format!("processing_mode: {{ response_body_mode: {mode} }}"));
+        service.order(&json!({"duplex": mode == "FULL_DUPLEX_STREAMED"}));
+        let mut events = Vec::new();
+        http2_streams::pieces(&gateway, "/events", |event| {
+            events.push(String::from_utf8_lossy(event).into_owned());
+            gate.open();
+        });
+        assert_eq!(events, ["data: a\n\n", "data: b\n\n"], "{mode}");
+    }
+}
+
+#[test]
+fn ext_proc_processes_grpc_calls_in_every_mode() {
+    services().for_each(process_calls);
+}
+
+fn process_calls(mut service: Service) {
+    let Some(mut upstream) = Service::start("authz.py", &[]) else { return };
+    for mode in ["NONE", "BUFFERED", "STREAMED", "FULL_DUPLEX_STREAMED"] {
+        let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+            "routes:
+  - uri: /*
+    plugins:
+      ext-proc:
+        grpc_service: {{ uri: \"http://{}\", timeout: 10s }}
+        message_timeout: 20000
+        processing_mode: {{ request_body_mode: {mode}, response_body_mode: {mode}, response_trailer_mode: SEND }}
+    upstream: {{ scheme: grpc, nodes: {{ \"{}\": 1 }} }}
+",
+            service.address, upstream.address
+        ));
+        service.order(&json!({"duplex": mode == "FULL_DUPLEX_STREAMED"}));
+        upstream.order(&json!({"answer": {"status": {"code": 7}}}));
+        assert_eq!(call(gateway.addr()), "OK 7", "{mode}");
+        let messages = service.order(&json!({}));
+        let seen = kinds(&messages);
+        let has = |kind: &str| seen.contains(&kind);
+        assert!(has("request_headers") && has("response_headers") && has("response_trailers"), "{mode}: {seen:?}");
+        assert_eq!((has("request_body"), has("response_body")), (mode != "NONE", mode != "NONE"), "{mode}: {seen:?}");
+        upstream.order(&json!({"fail": "PERMISSION_DENIED"}));
+        assert_eq!(call(gateway.addr()), "PERMISSION_DENIED", "{mode}");
+    }
+}
+
+#[test]
 fn ext_proc_waits_longer_if_the_service_asks_for_it() {
-    let Some(mut service) = start() else { return };
+    services().for_each(ask_for_time);
+}
+
+fn ask_for_time(mut service: Service) {
     let origin = Origin::serving(|_| Answer::ok("through"));
     service.order(&json!({"silent": "request_headers"}));
     let gateway = gateway(&origin, &service, "message_timeout: 50, max_message_timeout: 60000");
@@ -475,7 +555,10 @@ fn ext_proc_waits_longer_if_the_service_asks_for_it() {
 
 #[test]
 fn ext_proc_is_asked_about_the_handshake_of_a_websocket_alone() {
-    let Some(mut service) = start() else { return };
+    services().for_each(see_a_handshake);
+}
+
+fn see_a_handshake(mut service: Service) {
     let origin = Origin::scripted(Reading::Strict, |connection| {
         while connection.request().is_ok() {
             let head = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\nhi";
@@ -489,6 +572,8 @@ fn ext_proc_is_asked_about_the_handshake_of_a_websocket_alone() {
     assert_eq!(client.response_head("GET").expect("a head").status, 101);
     assert_eq!(client.exact(2).expect("content"), b"hi");
     assert_eq!(kinds(&service.order(&json!({}))), ["request_headers"]);
+    // Over HTTP/2 after a GET, of which the connection says that it is not the end.
+    assert_eq!(http2_streams::websocket(&gateway, "/a", "/a"), 200);
 }
 
 #[test]
@@ -530,7 +615,10 @@ fn change_trailers(mut service: Service) {
 
 #[test]
 fn ext_proc_lets_messages_without_content_keep_their_length() {
-    let Some(mut service) = start() else { return };
+    services().for_each(keep_lengths);
+}
+
+fn keep_lengths(mut service: Service) {
     let origin = Origin::serving(|request| match &*request.target {
         "/204" => Answer::with(204, "", ""),
         "/304" => Answer::with(304, "ETag: \"a\"\r\n", ""),
@@ -561,7 +649,10 @@ fn ext_proc_lets_messages_without_content_keep_their_length() {
 
 #[test]
 fn ext_proc_does_not_hold_up_an_early_answer_or_a_client_that_leaves() {
-    let Some(mut service) = start() else { return };
+    services().for_each(hold_nothing_up);
+}
+
+fn hold_nothing_up(mut service: Service) {
     let origin = Origin::scripted(Reading::Strict, |connection| {
         if connection.head().is_ok() {
             let _ = connection.send("HTTP/1.1 413 Too Large\r\nContent-Length: 5\r\nConnection: close\r\n\r\nlarge");
@@ -649,7 +740,10 @@ fn ext_proc_beside_a_plugin_that_answers_is_a_fault_with_both_places() {
 
 #[test]
 fn ext_proc_is_not_passed_by_with_an_upgrade_that_the_upstream_ignores() {
-    let Some(mut service) = start() else { return };
+    services().for_each(see_ignored_upgrades);
+}
+
+fn see_ignored_upgrades(mut service: Service) {
     let origin =
         Origin::serving(|request| Answer::ok(if request.body.is_empty() { b"content" } else { &request.body[..] }));
     let gateway =
@@ -669,7 +763,10 @@ fn ext_proc_is_not_passed_by_with_an_upgrade_that_the_upstream_ignores() {
 
 #[test]
 fn ext_proc_invites_content_that_waits_to_be_invited() {
-    let Some(mut service) = start() else { return };
+    services().for_each(invite_content);
+}
+
+fn invite_content(mut service: Service) {
     let origin = Origin::serving(|request| Answer::ok(&request.body));
     for mode in ["NONE", "BUFFERED", "STREAMED"] {
         let gateway = gateway(&origin, &service, &format!("processing_mode: {{ request_body_mode: {mode} }}"));
@@ -685,7 +782,10 @@ fn ext_proc_invites_content_that_waits_to_be_invited() {
 
 #[test]
 fn ext_proc_serves_others_while_clients_do_not_read() {
-    let Some(mut service) = start() else { return };
+    services().for_each(serve_others);
+}
+
+fn serve_others(mut service: Service) {
     let long = "a".repeat(4_000_000);
     let origin = Origin::serving(move |request| Answer::ok(if request.target == "/long" { &*long } else { "short" }));
     let gateway = gateway(&origin, &service, "processing_mode: { response_body_mode: FULL_DUPLEX_STREAMED }");
@@ -706,7 +806,10 @@ fn ext_proc_serves_others_while_clients_do_not_read() {
 
 #[test]
 fn ext_proc_changes_the_status_of_a_message_without_content() {
-    let Some(mut service) = start() else { return };
+    services().for_each(change_a_status);
+}
+
+fn change_a_status(mut service: Service) {
     let origin = Origin::serving(|_| Answer::raw("HTTP/1.1 304 Not Modified\r\nContent-Length: 1234\r\n\r\n"));
     let gateway = gateway(&origin, &service, "");
     service.order(&json!({"answers": {"response_headers": {"responseHeaders": {"response": {

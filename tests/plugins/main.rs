@@ -22,6 +22,7 @@ mod functions;
 mod graphql;
 mod graphql_limits;
 mod grpc_transcode;
+mod http2_streams;
 mod jwe;
 mod keycloak;
 mod ldap;
