@@ -1,16 +1,19 @@
 //! Replays what fuzzing has found, as it is and with small changes, on a stable toolchain: a few seconds in every
-//! `make test`. The changes follow from a fixed seed, so that a failure happens again.
+//! `make test`. The changes follow from a fixed seed, so that a failure happens again. With FUZZ_SECONDS, each target goes on for as long.
 
 #[path = "targets.rs"]
 mod targets;
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use std::{fs, panic};
 
 /// Changed copies tried for each file of a corpus.
 const CHANGES: usize = 2000;
 /// Inputs tried of each corpus; what fuzzing keeps can be thousands.
 const MOST: usize = 2000;
+/// The longest input that is changed further.
+const LONGEST: usize = 4096;
 
 fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target);
@@ -93,6 +96,19 @@ fn replay(name: &str) {
             run(target, &changed(data, other, &mut dice), &format!("{}, changed", path.display()));
         }
     }
+    let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let (start, mut count) = (Instant::now(), 0_u64);
+    // Changes of changes lead further away from the corpus.
+    let mut data = corpus[0].1.clone();
+    while start.elapsed() < Duration::from_secs(seconds) {
+        if dice.below(16) == 0 || data.len() > LONGEST {
+            data.clone_from(&corpus[dice.below(corpus.len())].1);
+        }
+        data = changed(&data, &corpus[dice.below(corpus.len())].1, &mut dice);
+        run(target, &data, "changed again");
+        count += 1;
+    }
+    println!("{name}: {count} more inputs");
 }
 
 fn run(target: &targets::Target, data: &[u8], what: &str) {
@@ -118,7 +134,7 @@ macro_rules! replays {
 replays! {
     request_head response_head h2_head h2_connection h2_frames hpack qpack h3_message h3_streams chunked path vars configuration include edit proxy_header template
     cached_response
-    json xml wasm_pairs body_values body_template graphql grpc_web proto_text transcoding bulk_answer otlp_answer journal kafka_batch websocket_frames websocket_deflate event_stream
+    json xml wasm_pairs wasm_host_calls body_values body_template graphql grpc_web proto_text transcoding bulk_answer otlp_answer journal kafka_batch websocket_frames websocket_deflate event_stream
     trace_context convert
 }
 

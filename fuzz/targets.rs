@@ -31,6 +31,10 @@ use weir_proto::path::{Canonical, canonical, with_empty_segments};
 use weir_proto::websocket::{FrameEvent, FrameFault, FrameReader, FrameSender, MessageInflater, extensions};
 use weir_proto::{FieldSink, Head, Method, RequestHead, ResponseHead};
 use weir_wasm::pairs;
+use weir_wasm::trial::TriedModule;
+
+#[path = "host_calls.rs"]
+mod host_calls;
 
 /// A target takes any bytes.
 pub(crate) type Target = fn(&[u8]);
@@ -58,6 +62,7 @@ pub(crate) const ALL: &[(&str, Target)] = &[
     ("json", json),
     ("xml", xml),
     ("wasm_pairs", wasm_pairs),
+    ("wasm_host_calls", wasm_host_calls),
     ("body_values", body_values),
     ("body_template", body_template),
     ("graphql", graphql),
@@ -606,6 +611,13 @@ pub(crate) fn wasm_pairs(data: &[u8]) {
         let written = pairs::encode(found.iter().map(|(name, value)| (&**name, &**value)));
         assert!(written == data || data.is_empty(), "another map");
     }
+}
+
+/// Functions of the host that a plugin calls with any arguments answer with a status: none ends the instance.
+pub(crate) fn wasm_host_calls(data: &[u8]) {
+    thread_local!(static MODULE: TriedModule = host_calls::module());
+    let told = MODULE.with(|module| module.run(&data[..data.len().min(host_calls::MOST)]));
+    assert_eq!(told, Ok(()));
 }
 
 /// What is read of a body has bounds, and can be shown as JSON.

@@ -21,6 +21,8 @@ mod shared_data;
 mod state;
 #[cfg(test)]
 mod testing;
+#[doc(hidden)]
+pub mod trial;
 mod vm;
 mod worker;
 

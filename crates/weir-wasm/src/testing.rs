@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_plugin::{CalledService, Exchange, Services};
-use weir_proto::h1::{self, Limits};
 
 use crate::abi::CallbackAction;
 use crate::loaded::{CompiledModule, compiled};
@@ -17,6 +16,7 @@ use crate::vm::{MessageSide, PluginFailure, Vm};
 #[path = "../../../tests/plugins/wasm/module.rs"]
 mod module;
 
+pub(crate) use crate::trial::exchange;
 pub(crate) use module::module;
 
 /// Everything is allowed.
@@ -49,16 +49,6 @@ pub(crate) fn started(functions: &str, facts: PluginFacts) -> Result<Vm, PluginF
 
 pub(crate) fn vm(functions: &str) -> Vm {
     started(functions, facts("tested")).unwrap_or_else(|failure| panic!("{failure}"))
-}
-
-/// An exchange with a request for `/a?b=1` that has `X-One: 1` and two fields `X-Two`, and a response.
-pub(crate) fn exchange() -> Exchange {
-    let mut exchange = Exchange::default();
-    let head = b"GET /a?b=1 HTTP/1.1\r\nHost: shop.example\r\nX-One: 1\r\nX-Two: 2\r\nX-Two: 3\r\n\r\n";
-    h1::parse_request(head, &Limits::default(), &mut exchange.request).expect("a request");
-    exchange.response.set_status(200);
-    exchange.response.head.add(b"X-Three", b"3").expect("a field");
-    exchange
 }
 
 /// What the plugin's function for heads of requests stores at the beginning of its memory: four bytes at a time.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 /// The functions of the host that tests use, with the numbers of their parameters.
-const IMPORTS: &[(&str, &str)] = &[
+pub(crate) const IMPORTS: &[(&str, &str)] = &[
     ("proxy_log", "i32 i32 i32"),
     ("proxy_get_log_level", "i32"),
     ("proxy_get_current_time_nanoseconds", "i32"),
@@ -49,7 +49,7 @@ const IMPORTS: &[(&str, &str)] = &[
     ("proxy_get_status", "i32 i32 i32"),
 ];
 
-const WASI: &[(&str, &str)] = &[
+pub(crate) const WASI: &[(&str, &str)] = &[
     ("fd_write", "i32 i32 i32 i32"),
     ("clock_time_get", "i32 i64 i32"),
     ("random_get", "i32 i32"),
