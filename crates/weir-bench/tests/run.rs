@@ -312,7 +312,7 @@ fn wrong_arguments_are_named() {
         (&["run", "smoke.yaml", "--row", "PUT"], "the rows are: GET · key-auth"),
         (&["run", "smoke.yaml", "--targets", "ngnix"], "no peer \"ngnix\"; there are: "),
         (&["run", "wso2-streaming", "--backend", "netty"], "not supported by netty: websocket"),
-        (&["install", "tornato"], "or the backends netty, nginx, opensearch, tornado"),
+        (&["install", "tornato"], "or the backends crs, envoy-services, netty, nginx, opensearch, tornado"),
         (&["report", "smoke.yaml"], "not a result of `weir bench run`"),
     ];
     for (arguments, words) in cases {

@@ -9,6 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde_json::Value;
+
 use super::{
     Found, LoadError, RunError, SetupError,
     backend::RunningBackends,
@@ -104,6 +106,8 @@ pub struct Setting<'a> {
     pub under: Vec<String>,
     /// The destinations available for its access records.
     pub logs: LogTargets,
+    /// The placeholders for the services beside the target, with their values.
+    pub services: Vec<(String, Value)>,
 }
 
 /// One run: its row, level and position.
@@ -480,7 +484,8 @@ impl Setting<'_> {
         }
         let first = backend.endpoints.first().map_or(String::new(), |one| format!("{}:{}", one.host, one.port));
         let scheme = if backend.tls { "https" } else { "http" };
-        let mut placeholders = self.logs.placeholders();
+        let mut placeholders: Vec<(&str, Value)> = self.logs.placeholders();
+        placeholders.extend(self.services.iter().map(|(name, value)| (name.as_str(), value.clone())));
         placeholders.extend([("{dir}", dir.display().to_string().into()), ("{backend}", first.into())]);
         Ok(Inputs {
             dir: dir.display().to_string(),

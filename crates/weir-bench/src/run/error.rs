@@ -66,6 +66,14 @@ pub enum SetupError {
     BackendEnded(#[source] ProcessEnded),
     #[error("the backend does not listen")]
     BackendSilent,
+    #[error("the service {name} did not start: {ended}")]
+    ServiceEnded {
+        name: String,
+        #[source]
+        ended: ProcessEnded,
+    },
+    #[error("the service {0} does not listen")]
+    ServiceSilent(String),
     /// A row needs the store of log records, which is not installed.
     #[error(transparent)]
     NoStore(Arc<StoreNotFound>),

@@ -91,6 +91,7 @@ impl Lab<'_> {
             variant,
             under,
             logs: self.stores.provide(row, self.place, &pinning.backend)?,
+            services: self.services.provide(row, self.place, &pinning.backend)?,
         };
         let started = Started::start(&setting, found, &backend, connections);
         let names = || (target.to_owned(), row.name.clone());

@@ -16,6 +16,7 @@ mod records;
 mod reload;
 mod route_changes;
 mod search;
+mod services;
 mod turns;
 
 use std::{
@@ -32,6 +33,7 @@ use self::{
     cell::{Setting, StartFailureKind, Started},
     log_store::LogStores,
     place::RunDirectory,
+    services::BesideServices,
     turns::StartedTarget,
 };
 pub use self::{
@@ -85,6 +87,7 @@ pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, RunEr
         backend_records: backends.records(),
         backends,
         stores: LogStores::find(options),
+        services: BesideServices::find(&scenario.rows, options),
         placement,
         counters: manifest.counters,
         cells: Vec::new(),
@@ -101,6 +104,7 @@ pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, RunEr
         incomplete => incomplete.map(|error| error.to_string()),
     };
     lab.backend_records.extend(lab.stores.record());
+    lab.backend_records.extend(lab.services.records());
     let mut cells = lab.cells;
     in_scenario_order(&scenario, &mut cells);
     Ok(ResultFile {
@@ -179,6 +183,7 @@ pub struct Lab<'a> {
     placement: Placement,
     backends: Backends,
     stores: LogStores,
+    services: BesideServices,
     backend_records: Vec<TargetRecord>,
     counters: bool,
     cells: Vec<Cell>,
@@ -272,8 +277,9 @@ impl Lab<'_> {
         let row = scenario.row_for(&group.target, row);
         let variant = scenario.variant(&group.target);
         let logs = self.stores.provide(&row, self.place, &pinning.backend)?;
-        let setting =
-            Setting { place: self.place, scenario, row: &row, workers, pinning, variant, under: Vec::new(), logs };
+        let services = self.services.provide(&row, self.place, &pinning.backend)?;
+        let (place, under) = (self.place, Vec::new());
+        let setting = Setting { place, scenario, row: &row, workers, pinning, variant, under, logs, services };
         match Started::start(&setting, found, backend, highest) {
             Ok(mut started) => {
                 record(records, &group.target, started.configuration.take());
@@ -349,6 +355,7 @@ impl Lab<'_> {
             variant,
             under: Vec::new(),
             logs: self.stores.provide(row, self.place, &pinning.backend).map_err(AttemptFailure::setup)?,
+            services: self.services.provide(row, self.place, &pinning.backend).map_err(AttemptFailure::setup)?,
         };
         let started = Started::start(&setting, found, &backend, connections);
         let mut started = started.map_err(|failure| AttemptFailure::Target(failure.reason))?;
@@ -410,7 +417,10 @@ impl Lab<'_> {
             _ => {}
         }
         let lacks = peer.lacks(row.policies.keys(), &needs);
-        lacks.or_else(|| installed.as_ref().err().map(ToString::to_string)).or_else(|| self.stores.missing(row))
+        lacks
+            .or_else(|| installed.as_ref().err().map(ToString::to_string))
+            .or_else(|| self.stores.missing(row))
+            .or_else(|| self.services.missing(row))
     }
 
     fn cell(&mut self, group: &plan::CellGroup, level: LoadLevel, change: impl FnOnce(&mut Cell)) {

@@ -300,7 +300,7 @@ pub struct ScenarioRow {
     /// Plugins on every route, by name, with their options. In options, `{dir}` is replaced by the directory of the run, and
     /// `{backend}` by the address of the first backend. With `{store}`, the lab starts an OpenSearch and inserts its address;
     /// `{index}` is the name of the target's index there. With `{syslog_port}`, the lab receives syslog messages on the
-    /// inserted port.
+    /// inserted port. With `{service:NAME}`, it starts the program of this name in `bench/backends`, and inserts its address.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub policies: BTreeMap<String, Value>,
     /// The row without these plugins. The cost of the plugins is the difference to this row.

@@ -301,7 +301,7 @@ mod tests {
             read_backend("nety", Path::new("/cache"))
                 .unwrap_err()
                 .to_string()
-                .contains("there are: netty, nginx, opensearch, tornado")
+                .contains("there are: crs, envoy-services, netty, nginx, opensearch, tornado")
         );
     }
 
