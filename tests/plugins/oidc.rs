@@ -3,6 +3,8 @@
 mod browser;
 pub(crate) mod server;
 
+use std::time::Instant;
+
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use serde_json::Value;
@@ -228,6 +230,38 @@ fn f23_keys_at_a_url_are_read_once_and_not_for_each_unknown_key() {
     }
     assert!(keys.requests().len() <= 3, "{:?}", keys.targets());
     assert!(keys.targets().iter().all(|target| target == "/keys?set=1"), "{:?}", keys.targets());
+}
+
+#[test]
+fn keys_that_one_worker_has_fetched_are_known_to_all() {
+    let keys = Origin::serving(|_| Answer::ok("{\"keys\": []}"));
+    let origin = origin();
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "worker_processes: 2
+routes:
+  - id: guarded
+    uri: /guarded/*
+    plugins:
+      openid-connect:
+        client_id: us
+        jwks_uri: http://{keys}/keys
+        bearer_only: true
+        claim_validator: {{ issuer: {{ valid_issuers: [\"https://a.example\"] }} }}
+    upstream: {{ nodes: {{ \"{addr}\": 1 }}, type: roundrobin }}
+",
+        keys = keys.addr(),
+        addr = origin.addr()
+    ));
+    let head = URL_SAFE_NO_PAD.encode("{\"alg\":\"RS256\"}");
+    let begun = Instant::now();
+    eventually("both workers have refused a token", DEADLINE, || {
+        assert_eq!(ask(&gateway, &format!("{head}.e30.AAAA")).status, 401);
+        let status = gateway.status();
+        status["workers"].as_array().expect("workers").iter().all(|worker| worker["requests"].as_u64() > Some(0))
+    });
+    // A token with an unknown key has the node fetch them again, at most once every five seconds.
+    let allowed = 1 + begun.elapsed().as_secs() as usize / 5;
+    assert!(keys.requests().len() <= allowed, "{:?} in {:?}", keys.targets(), begun.elapsed());
 }
 
 #[test]

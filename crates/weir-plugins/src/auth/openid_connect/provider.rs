@@ -1,11 +1,9 @@
-//! A provider: its discovery document (OpenID Connect Discovery 1.0 §3), its keys (RFC 7517), and calls to its endpoints. Each
-//! worker caches document and keys, and sends one request at a time for them, however many exchanges wait. Refreshes are shared
-//! by all workers.
+//! A provider: its discovery document (OpenID Connect Discovery 1.0 §3), its keys (RFC 7517), and calls to its endpoints. All
+//! workers share document and keys: one request at a time is sent for each, however many exchanges wait. They share refreshes, too.
 
-use std::cell::RefCell;
+mod document;
+
 use std::fmt;
-use std::future::Future;
-use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,10 +15,11 @@ use jsonwebtoken::Algorithm;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 use weir_client::{CallError, HttpClient, IdleConnections};
-use weir_plugin::{Build, ConfigError, PerWorker, form};
+use weir_plugin::{Build, ConfigError, form};
 use weir_services::http_service::HttpService;
 use weir_tokens::{ClientAuthMethod, OpenidClient, ProviderMetadata, SigningKey};
 
+use self::document::SharedDocument;
 use crate::auth::json_bytes::map_bytes;
 use crate::auth::recent::{RecentResults, SecretDigest};
 
@@ -34,7 +33,8 @@ pub(crate) struct Provider {
     verify: bool,
     keys_for: Duration,
     pub client: OpenidClient,
-    state: PerWorker<ProviderState>,
+    metadata: SharedDocument<ProviderMetadata>,
+    keys: SharedDocument<[SigningKey]>,
     renewals: Arc<Renewals>,
 }
 
@@ -86,7 +86,7 @@ pub(crate) enum ProviderError {
     /// The answer is not valid.
     Answer(String),
     /// The last fetch has failed, with this error, and the next one is not due.
-    Recent(Rc<str>),
+    Recent(Arc<str>),
 }
 
 impl fmt::Display for ProviderError {
@@ -96,39 +96,6 @@ impl fmt::Display for ProviderError {
             ProviderError::Refused(name, status) => write!(f, "{name} answers with {status}"),
             ProviderError::Answer(what) => f.write_str(what),
             ProviderError::Recent(what) => write!(f, "{what} (asked again after {} s)", REFRESH.as_secs()),
-        }
-    }
-}
-
-/// A document of the provider, as one worker knows it.
-struct CachedDocument<T: ?Sized> {
-    known: Option<(Instant, Rc<T>)>,
-    /// When the last fetch has failed, and why; `None` if it succeeded.
-    failed: Option<(Instant, Rc<str>)>,
-}
-
-impl<T: ?Sized> Default for CachedDocument<T> {
-    fn default() -> CachedDocument<T> {
-        CachedDocument { known: None, failed: None }
-    }
-}
-
-impl<T: ?Sized> CachedDocument<T> {
-    /// The document, if it is younger than `age`, or the error of a recent fetch. `None` if it is to be fetched.
-    fn find(&self, age: Duration) -> Option<Result<Rc<T>, ProviderError>> {
-        let known = self.known.as_ref().filter(|(since, _)| since.elapsed() < age);
-        let failed = || self.failed.as_ref().filter(|(since, _)| since.elapsed() < REFRESH);
-        match known {
-            Some((_, known)) => Some(Ok(Rc::clone(known))),
-            None => failed().map(|(_, why)| Err(ProviderError::Recent(Rc::clone(why)))),
-        }
-    }
-
-    fn fetched(&mut self, result: &Result<Rc<T>, ProviderError>) {
-        let now = Instant::now();
-        self.failed = result.as_ref().err().map(|error| (now, error.to_string().into()));
-        if let Ok(known) = result {
-            self.known = Some((now, Rc::clone(known)));
         }
     }
 }
@@ -173,15 +140,6 @@ impl Renewals {
     }
 }
 
-/// A worker's cache of a provider's metadata.
-#[derive(Default)]
-struct ProviderState {
-    discovery: RefCell<CachedDocument<ProviderMetadata>>,
-    keys: RefCell<CachedDocument<[SigningKey]>>,
-    /// Held during a fetch of a document; other exchanges wait for its result.
-    asking: tokio::sync::Mutex<()>,
-}
-
 impl Provider {
     pub(crate) fn new(
         url: ProviderUrl<'_>,
@@ -211,9 +169,10 @@ impl Provider {
                 (ProviderSource::KeySet(ProviderMetadata::default()), String::new(), timeout, "public_key".to_owned())
             }
         };
-        let state = build.per_worker("openid-provider", &identity, ProviderState::default);
+        let metadata = SharedDocument::of(build, "openid-metadata", &identity);
+        let keys = SharedDocument::of(build, "openid-keys", &identity);
         let renewals = build.shared("openid-provider", &identity, Renewals::default);
-        Ok(Provider { http: http.clone(), source, name, timeout, verify, keys_for, client, state, renewals })
+        Ok(Provider { http: http.clone(), source, name, timeout, verify, keys_for, client, metadata, keys, renewals })
     }
 
     pub(super) fn timeout(&self) -> Duration {
@@ -224,24 +183,24 @@ impl Provider {
         &self.name
     }
 
-    pub(crate) async fn discovery(&self) -> Result<Rc<ProviderMetadata>, ProviderError> {
-        if let Some(found) = self.state.get().discovery.borrow().find(self.keys_for) {
+    pub(crate) async fn discovery(&self) -> Result<Arc<ProviderMetadata>, ProviderError> {
+        if let Some(found) = self.metadata.find(self.keys_for) {
             return found;
         }
         let source = self.source.clone();
         let read = async move {
             match source {
-                ProviderSource::Discovery(service) => Ok(Rc::new(read(&service, question(&service.target)?).await?)),
-                ProviderSource::KeySet(known) => Ok(Rc::new(known)),
+                ProviderSource::Discovery(service) => Ok(Arc::new(read(&service, question(&service.target)?).await?)),
+                ProviderSource::KeySet(known) => Ok(Arc::new(known)),
             }
         };
-        self.fetch(|state| &state.discovery, self.keys_for, read).await
+        self.metadata.fetch(self.keys_for, read).await
     }
 
     /// The provider's keys; fetched again if the cached ones are older than `age`.
-    pub(super) async fn keys(&self, age: Duration) -> Result<Rc<[SigningKey]>, ProviderError> {
+    pub(super) async fn keys(&self, age: Duration) -> Result<Arc<[SigningKey]>, ProviderError> {
         let discovery = self.discovery().await?;
-        if let Some(found) = self.state.get().keys.borrow().find(age) {
+        if let Some(found) = self.keys.find(age) {
             return found;
         }
         let uri = discovery.jwks_uri.as_deref().ok_or_else(|| missing_endpoint("jwks_uri"))?;
@@ -250,29 +209,7 @@ impl Provider {
             let set: Map<String, Value> = read(&service, question(&service.target)?).await?;
             Ok(SigningKey::of_set(&set).into())
         };
-        self.fetch(|state| &state.keys, age, read).await
-    }
-
-    /// Fetches a document, unless another exchange has done so meanwhile. The fetch does not end with the exchange that needs
-    /// it, so that its result is known to the next ones.
-    async fn fetch<T: ?Sized + 'static>(
-        &self,
-        document: fn(&ProviderState) -> &RefCell<CachedDocument<T>>,
-        age: Duration,
-        read: impl Future<Output = Result<Rc<T>, ProviderError>> + 'static,
-    ) -> Result<Rc<T>, ProviderError> {
-        let state = self.state.get();
-        let fetching = tokio::task::spawn_local(async move {
-            let _asking = state.asking.lock().await;
-            let found = document(&state).borrow().find(age);
-            if let Some(found) = found {
-                return found;
-            }
-            let result = read.await;
-            document(&state).borrow_mut().fetched(&result);
-            result
-        });
-        fetching.await.unwrap_or_else(|_| Err(ProviderError::Answer("the fetch was cancelled".to_owned())))
+        self.keys.fetch(age, read).await
     }
 
     /// The keys for a token; fetched again if no cached key fits.
@@ -280,7 +217,7 @@ impl Provider {
         &self,
         id: Option<&str>,
         algorithm: Algorithm,
-    ) -> Result<Rc<[SigningKey]>, ProviderError> {
+    ) -> Result<Arc<[SigningKey]>, ProviderError> {
         let keys = self.keys(self.keys_for).await?;
         if keys.iter().any(|key| key.is_for(id, algorithm)) {
             return Ok(keys);
