@@ -48,7 +48,7 @@ fn differs(path: &str, shape: &Value, value: &Value) -> Option<String> {
         (Value::Object(shapes), Value::Object(members)) => {
             let is_open = shapes.contains_key("<some>");
             // What APISIX does not say.
-            let is_own = |name: &str| ["diagnostics", "warnings"].contains(&name);
+            let is_own = |name: &str| ["diagnostics", "warnings", "description"].contains(&name);
             let unknown = members.keys().find(|name| !is_open && !is_own(name) && !shapes.contains_key(*name));
             if let Some(name) = unknown {
                 return Some(format!("{path}: `{name}` is more than expected"));

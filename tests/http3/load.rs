@@ -159,7 +159,7 @@ fn load_on_a_port_without_a_server_is_refused() {
     trusted.load(nowhere, "-n 3 -c 1").expect_errors("connect", 3);
     let report = trusted.command(nowhere, "-n 1 -c 1").output().expect("it runs");
     let report = String::from_utf8_lossy(&report.stdout).into_owned();
-    assert!(report.contains("no connection could be opened; does the target listen there?"), "{report}");
+    assert!(report.contains("no connection could be opened (does the target listen there?)."), "{report}");
 }
 
 #[test]

@@ -170,7 +170,9 @@ fn listen(address: SocketAddr, carries: BackendCarries) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), kind.nonblocking(), None)?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
-    socket.bind(&address.into())?;
+    socket
+        .bind(&address.into())
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
     if kind == Type::STREAM {
         socket.listen(BACKLOG)?;
     }

@@ -194,7 +194,7 @@ impl Validity {
         let chain = tls::certificates(pem).map_err(|error| format!("the certificate {error}"))?;
         let facts = CertificateFacts::of(&chain[0]).map_err(|error| format!("the certificate {error}"))?;
         if !facts.is_good_for(host) {
-            return Err(format!("the certificate is for {}", facts.names.join(", ")));
+            return Err(format!("the certificate is for {}", facts.told_names()));
         }
         tls::certified(chain, pem).map_err(|error| format!("the key {error}"))?;
         let time = |seconds: i64| UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or_default());

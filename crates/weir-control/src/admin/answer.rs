@@ -40,6 +40,12 @@ pub(super) fn refuse<T>(problem: impl Into<String>) -> Refused<T> {
     Err(Box::new(wrong(problem)))
 }
 
+/// Refuses with a text that clients of APISIX know, and the reason beside it.
+pub(super) fn refuse_described<T>(problem: &str, description: &str) -> Refused<T> {
+    let body = json!({ "error_msg": problem, "description": description });
+    Err(Box::new(json_of(StatusCode::BAD_REQUEST, &body)))
+}
+
 pub(super) fn key_not_found() -> AdminResponse {
     json_of(StatusCode::NOT_FOUND, &json!({ "message": "Key not found" }))
 }

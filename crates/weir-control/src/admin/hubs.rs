@@ -50,7 +50,9 @@ fn find(hubs: &Hubs, id: &str) -> Refused<Arc<Hub>> {
     found.ok_or_else(|| {
         let known: Vec<&str> = running.iter().map(|(id, _)| &**id).collect();
         let problem = match known.is_empty() {
-            true => format!("this node runs no hub `{id}`, and no other; hubs are the resources `hubs`"),
+            true => {
+                format!("this node runs no hub: neither `{id}` nor another one; hubs are configured in the list `hubs`")
+            }
             false => format!("this node runs no hub `{id}`; the hubs that run are: {}", known.join(", ")),
         };
         Box::new(answer::json_of(StatusCode::NOT_FOUND, &json!({ "error_msg": problem })))

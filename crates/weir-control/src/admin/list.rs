@@ -32,9 +32,13 @@ impl ListQuery {
             Some(Ok(pattern)) => Ok(Some(pattern)),
             Some(Err(error)) => refuse(format!("invalid argument {name}: {error}")),
         };
-        let number = |name: &str| query.get(name).and_then(|text| text.parse::<f64>().ok());
-        let page =
-            number("page").zip(number("page_size")).map(|(page, size)| (page.max(1.0) as u64, size.max(0.0) as u64));
+        // APISIX lists everything if one of the two is no number.
+        let number = |name: &str| match query.get(name).map(str::parse::<u64>) {
+            None => Ok(None),
+            Some(Ok(number)) => Ok(Some(number)),
+            Some(Err(_)) => refuse(format!("invalid argument {name}: it must be a whole number")),
+        };
+        let page = number("page")?.zip(number("page_size")?).map(|(page, size)| (page.max(1), size));
         if page.is_some_and(|(_, size)| !PAGE_SIZES.contains(&size)) {
             let answer = text(http::StatusCode::BAD_REQUEST, "page_size must be between 10 and 500");
             return Err(Box::new(answer));
@@ -122,7 +126,9 @@ mod tests {
         assert_eq!(listed("label=team"), ["b"]);
         assert_eq!(listed("filter=service_id%3Ds1"), ["b"]);
         assert_eq!(listed("filter=upstream_id%3D7%26other%3D1"), ["a"]);
-        assert!(ListQuery::of("routes", &Query::parse("page=1&page_size=5")).is_err());
+        for wrong in ["page=1&page_size=5", "page=a&page_size=10", "page=a", "page_size=", "page=-1&page_size=10"] {
+            assert!(ListQuery::of("routes", &Query::parse(wrong)).is_err(), "{wrong}");
+        }
         assert!(ListQuery::of("routes", &Query::parse("name=(")).is_err());
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::task::yield_now;
 use weir_plugin::suggest::closest;
 
-use super::answer::{self, AdminResponse, Refused, refuse};
+use super::answer::{self, AdminResponse, Refused, refuse, refuse_described};
 use super::context::{AdminContext, WantedChange};
 use super::dry_run;
 use super::file_mode::add_place;
@@ -24,6 +24,7 @@ use crate::document::{RESOURCE_LISTS, is_path_step};
 use crate::stores::resources::{PendingResources, ResourceKey, ResourceView, RevisionRecord, StoredResource};
 use crate::stores::writes::{Plan, WriteReceipt};
 use crate::text::diagnostic::Diagnostic;
+use crate::text::read::shortened;
 
 /// The prefix of keys in responses.
 const PREFIX: &str = "/apisix";
@@ -99,24 +100,28 @@ impl ResourceTarget {
         let own = own.map(|own| own.rsplit('/').next().unwrap_or_default().to_owned());
         let id = match (&self.id, own) {
             (Some(id), Some(own)) if *id != own => {
-                return refuse(format!(
-                    "wrong {}",
-                    if member == "username" { "username".to_owned() } else { format!("{name} id") }
-                ));
+                let what = if member == "username" { "username".to_owned() } else { format!("{name} id") };
+                let (id, own) = (shortened(id), shortened(&own));
+                let why = format!("`{id}` in the path, `{own}` in the body; write the same in both");
+                return refuse_described(&format!("wrong {what}"), &why);
             }
             (Some(id), _) => id.clone(),
             (None, Some(own)) => own,
             (None, None) if member == "username" => {
                 return refuse("invalid configuration: property \"username\" is required");
             }
-            (None, None) => return refuse(format!("missing {name} id")),
+            (None, None) => {
+                let why = format!("write it in the path (`PUT {}/ID`), or as `id` in the body", self.kind.list);
+                return refuse_described(&format!("missing {name} id"), &why);
+            }
         };
         if !is_id(&id) {
             if member == "username" {
                 let problem = "property \"username\" validation failed: use up to 256 letters, digits, `-` and `_`";
                 return refuse(format!("invalid configuration: {problem}"));
             }
-            return refuse(format!("wrong {name} id: use up to 64 letters, digits, `-`, `_` and `.`"));
+            let given = shortened(&id);
+            return refuse(format!("wrong {name} id `{given}`: use up to 64 letters, digits, `-`, `_` and `.`"));
         }
         self.key(&id).map_or_else(|| refuse(format!("missing {name} id")), Ok)
     }
@@ -163,7 +168,8 @@ async fn resource(context: &AdminContext, request: &AdminRequest, target: Resour
         Method::POST if kind.id == IdRule::Any => {
             let value = checked(body, kind)?;
             if target.id.is_some() || value.get("id").is_some() {
-                return refuse(format!("wrong {} id, do not need it", kind.name));
+                let why = format!("POST chooses the id; to choose it yourself, use `PUT {}/ID`", kind.list);
+                return refuse_described(&format!("wrong {} id, do not need it", kind.name), &why);
             }
             let new = NewResource { kind, value, expires_ms, condition };
             (Vec::new(), Box::new(move |view| new.post(view)))

@@ -208,7 +208,7 @@ impl Compiler<'_> {
         let certified = certified.map_err(|error| self.report_pem(key, &error)).ok()?;
         self.present(names, cert, &facts);
         for name in names.iter().filter(|name| &*name.name != "*" && !facts.is_good_for(&name.name)) {
-            let problem = format!("the certificate is not for `{}`; it is for {}", name.name, facts.names.join(", "));
+            let problem = format!("the certificate is not for `{}`; it is for {}", name.name, facts.told_names());
             self.warnings.report_text(&name.origin.path, name.origin.place, problem, None);
         }
         Some(certified)

@@ -60,6 +60,14 @@ impl CertificateFacts {
         }
     }
 
+    /// The names as a message tells them.
+    pub fn told_names(&self) -> String {
+        match &*self.names {
+            [] => "no name: it has no subject alternative names (SAN)".to_owned(),
+            [..] => self.names.join(", "),
+        }
+    }
+
     /// Whether the certificate is valid for a host name; a name in it may have `*` as its first label.
     pub fn is_good_for(&self, name: &str) -> bool {
         self.names.iter().any(|own| match own.strip_prefix("*.") {

@@ -11,25 +11,27 @@ pub(super) const SERIES: usize = 1_000;
 /// Endpoints on a page of `/status`.
 const PAGE: usize = 1_000;
 
-/// The filter in the query of `/status`: `upstream`, a part of a name; `up`, true or false; `page`, from 1. Invalid values are
-/// ignored.
+/// The filter in the query of `/status`: `upstream`, a part of a name; `up`, true or false; `page`, from 1.
 pub(super) struct EndpointQuery {
     filter: EndpointFilter,
     page: usize,
 }
 
 impl EndpointQuery {
-    pub(super) fn parse(query: &str) -> EndpointQuery {
+    /// # Errors
+    /// The argument with an invalid value, and what would be right.
+    pub(super) fn parse(query: &str) -> Result<EndpointQuery, &'static str> {
         let value = |name: &str| {
             let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
             pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
         };
-        let page = value("page").and_then(|page| page.parse().ok()).unwrap_or(1_usize).max(1);
+        let page = value("page").map_or(Ok(1), str::parse::<usize>).ok().filter(|page| *page > 0);
+        let page = page.ok_or("the argument `page` must be a whole number, 1 or more")?;
         // The name of an inline upstream contains a slash, which clients may encode.
         let upstream = value("upstream").map(|name| name.replace("%2F", "/").replace("%2f", "/"));
-        let is_up = value("up").and_then(|up| up.parse().ok());
+        let is_up = value("up").map(str::parse).transpose().map_err(|_| "the argument `up` must be true or false")?;
         let skip = (page - 1).saturating_mul(PAGE);
-        EndpointQuery { filter: EndpointFilter { upstream, is_up, skip, limit: PAGE }, page }
+        Ok(EndpointQuery { filter: EndpointFilter { upstream, is_up, skip, limit: PAGE }, page })
     }
 }
 
@@ -88,16 +90,14 @@ mod tests {
 
     #[test]
     fn a_query_says_which_endpoints_are_shown() {
-        let asked = EndpointQuery::parse("page=3&upstream=route%2F1&up=false");
+        let asked = EndpointQuery::parse("page=3&upstream=route%2F1&up=false").expect("valid");
         assert_eq!((asked.page, asked.filter.skip, asked.filter.is_up), (3, 2_000, Some(false)));
         assert_eq!(asked.filter.upstream.as_deref(), Some("route/1"));
-        for query in ["", "page=0", "page=x&up=maybe"] {
-            let all = EndpointQuery::parse(query);
-            assert_eq!(
-                (all.page, all.filter.skip, all.filter.is_up, all.filter.upstream),
-                (1, 0, None, None),
-                "{query}"
-            );
+        let all = EndpointQuery::parse("").expect("valid");
+        assert_eq!((all.page, all.filter.skip, all.filter.is_up, all.filter.upstream), (1, 0, None, None));
+        for (query, argument) in [("page=0", "`page`"), ("page=x", "`page`"), ("up=maybe", "`up`"), ("up=", "`up`")] {
+            let error = EndpointQuery::parse(query).err().unwrap_or_else(|| panic!("{query} is taken"));
+            assert!(error.contains(argument), "{query}: {error}");
         }
     }
 }

@@ -166,7 +166,10 @@ fn answer(request: &Parts, local: IpAddr, state: &NodeState) -> Response<Bytes> 
 /// A page about the node that can also be had at the admin address.
 pub(super) fn page(path: &str, query: &str, accept: Option<&str>, state: &NodeState) -> Option<Response<Bytes>> {
     Some(match path {
-        "/status" => json(StatusCode::OK, &state.report(&EndpointQuery::parse(query))),
+        "/status" => match EndpointQuery::parse(query) {
+            Ok(query) => json(StatusCode::OK, &state.report(&query)),
+            Err(problem) => text(StatusCode::BAD_REQUEST, format!("{problem}\n")),
+        },
         "/policies" => json(StatusCode::OK, &state.policies()),
         "/records" => json(StatusCode::OK, &records::report()),
         "/metrics" => {

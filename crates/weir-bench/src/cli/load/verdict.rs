@@ -80,8 +80,8 @@ fn no_answers(result: &LoadResult) -> String {
     causes.add(&result.connections.failed);
     let most = causes.by_cause().into_iter().max_by_key(|(_, count)| *count).filter(|(_, count)| *count > 0);
     let why = match most {
-        Some(("connect" | "connect_timeout", _)) => ": no connection could be opened; does the target listen there?",
-        Some(("tls", _)) => ": TLS failed; is it HTTPS, and its certificate signed by one of --cacert?",
+        Some(("connect" | "connect_timeout", _)) => ": no connection could be opened (does the target listen there?)",
+        Some(("tls", _)) => ": TLS failed (is it HTTPS, and its certificate signed by one of --cacert?)",
         Some(("timeout", _)) => ": every answer took longer than --timeout",
         Some(("closed" | "reset", _)) => ": the target closed its connections before it answered",
         Some(("protocol", _)) => ": the answers are not in the requested protocol (-p)",
