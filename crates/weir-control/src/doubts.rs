@@ -12,6 +12,7 @@ mod stream_routes;
 mod streams;
 mod tracing;
 mod transcoding;
+mod unanswered;
 mod uris;
 mod variables;
 
@@ -133,6 +134,7 @@ impl<'a> Doubts<'a> {
         bodies::limited_by_the_node(self);
         transcoding::without_http2(self);
         nodes::without_a_usable_node(self);
+        unanswered::without_a_target(self);
         identity::without_authentication(self);
         identity::with_unknown_names(self);
         tracing::to_nowhere(self);

@@ -593,6 +593,9 @@ pub struct Entry {
     pub credential: Option<CredentialEntry>,
     /// The plugin may identify the consumer.
     pub identifies: bool,
+    /// The plugin answers requests, some or all of them, or chooses their upstream: a route with it needs no upstream of its own. It
+    /// is not said of plugins that only refuse requests.
+    pub answers: bool,
     /// The plugin works without HTTP, on stream routes.
     pub on_streams: bool,
     pub metadata: Option<MetadataEntry>,
@@ -611,6 +614,7 @@ impl Entry {
             build: build::<D>,
             credential: None,
             identifies: false,
+            answers: false,
             on_streams: false,
             metadata: None,
             of_node: None,
@@ -635,6 +639,7 @@ impl Entry {
             build,
             credential: None,
             identifies: false,
+            answers: true,
             on_streams: false,
             metadata: None,
             of_node: None,
@@ -649,6 +654,11 @@ impl Entry {
     /// Marks the plugin as one that may identify the consumer.
     pub const fn identifying(self) -> Entry {
         Entry { identifies: true, ..self }
+    }
+
+    /// Marks the plugin as one with which a route needs no upstream of its own.
+    pub const fn answering(self) -> Entry {
+        Entry { answers: true, ..self }
     }
 
     /// Marks the plugin as a matter of the whole node, for this reason.

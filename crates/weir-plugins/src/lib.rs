@@ -48,10 +48,10 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<traffic::api_breaker::ApiBreaker>(),
     Entry::of::<auth::attach_consumer_label::AttachConsumerLabel>(),
     Entry::of::<auth::authz_keycloak::AuthzKeycloak>(),
-    Entry::of::<traffic::aws_lambda::AwsLambda>(),
-    Entry::described::<traffic::azure_functions::AzureFunctions>(),
+    Entry::of::<traffic::aws_lambda::AwsLambda>().answering(),
+    Entry::described::<traffic::azure_functions::AzureFunctions>().answering(),
     Entry::authenticating::<auth::basic_auth::BasicAuth>(),
-    Entry::described::<traffic::batch_requests::BatchRequests>(),
+    Entry::described::<traffic::batch_requests::BatchRequests>().answering(),
     Entry::of::<transform::body_transformer::BodyTransformer>(),
     Entry::of::<transform::brotli::Brotli>(),
     Entry::described::<log::clickhouse_logger::ClickhouseLogger>().on_streams(),
@@ -63,12 +63,12 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<log::data_mask::DataMask>(),
     Entry::described::<log::datadog::Datadog>().of_node("the agent that it sends metrics to is a setting of the node"),
     Entry::of::<transform::degraphql::Degraphql>(),
-    Entry::of::<transform::echo::Echo>(),
+    Entry::of::<transform::echo::Echo>().answering(),
     Entry::described::<log::elasticsearch_logger::ElasticsearchLogger>().on_streams(),
     Entry::described::<transform::error_page::ErrorPage>(),
     Entry::of::<auth::ext_authz::ExtAuthz>(),
-    Entry::of::<transform::ext_proc::ExtProc>(),
-    Entry::of::<traffic::fault_injection::FaultInjection>(),
+    Entry::of::<transform::ext_proc::ExtProc>().answering(),
+    Entry::of::<traffic::fault_injection::FaultInjection>().answering(),
     Entry::described::<log::file_logger::FileLogger>().on_streams(),
     Entry::of::<auth::forward_auth::ForwardAuth>(),
     Entry::described::<log::google_cloud_logging::GoogleCloudLogging>(),
@@ -96,16 +96,16 @@ pub static REGISTRY: Registry = Registry::new(&[
         .on_streams(),
     Entry::described::<log::loki_logger::LokiLogger>().on_streams(),
     Entry::of::<security::message_size::MessageSize>(),
-    Entry::of::<traffic::mocking::Mocking>(),
+    Entry::of::<traffic::mocking::Mocking>().answering(),
     Entry::authenticating::<auth::mtls_auth::MtlsAuth>(),
     Entry::of::<auth::multi_auth::MultiAuth>().identifying(),
     Entry::described::<security::oas_validator::OasValidator>(),
     Entry::of::<auth::opa::Opa>(),
-    Entry::of::<traffic::openfunction::Openfunction>(),
-    Entry::of::<auth::openid_connect::OpenidConnect>(),
+    Entry::of::<traffic::openfunction::Openfunction>().answering(),
+    Entry::of::<auth::openid_connect::OpenidConnect>().answering(),
     Entry::described::<observe::opentelemetry::Opentelemetry>()
         .of_node("where it sends traces is a setting of the node"),
-    Entry::of::<traffic::openwhisk::Openwhisk>(),
+    Entry::of::<traffic::openwhisk::Openwhisk>().answering(),
     Entry::described::<observe::otlp_logger::OtlpLogger>().on_streams(),
     Entry::described::<observe::prometheus::Prometheus>().on_streams(),
     Entry::of::<traffic::proxy_buffering::ProxyBuffering>(),
@@ -114,30 +114,30 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<traffic::proxy_control::ProxyControl>(),
     Entry::of::<traffic::proxy_mirror::ProxyMirror>(),
     Entry::of::<transform::proxy_rewrite::ProxyRewrite>(),
-    Entry::of::<traffic::public_api::PublicApi>(),
+    Entry::of::<traffic::public_api::PublicApi>().answering(),
     Entry::of::<traffic::real_ip::RealIp>(),
-    Entry::of::<traffic::redirect::Redirect>(),
+    Entry::of::<traffic::redirect::Redirect>().answering(),
     Entry::of::<security::referer_restriction::RefererRestriction>(),
     Entry::of::<observe::request_id::RequestId>(),
     Entry::of::<security::request_validation::RequestValidation>(),
-    Entry::of::<transform::response_rewrite::ResponseRewrite>(),
+    Entry::of::<transform::response_rewrite::ResponseRewrite>().answering(),
     Entry::of::<observe::skywalking::Skywalking>(),
     Entry::described::<log::skywalking_logger::SkywalkingLogger>().on_streams(),
     Entry::described::<log::sls_logger::SlsLogger>().on_streams(),
     Entry::described::<log::splunk_hec_logging::SplunkHecLogging>().on_streams(),
-    Entry::described::<traffic::sse_fanout::SseFanout>(),
+    Entry::described::<traffic::sse_fanout::SseFanout>().answering(),
     Entry::of::<security::sse_policy::SsePolicy>(),
     Entry::described::<log::syslog::Syslog>().on_streams(),
     Entry::described::<log::tcp_logger::TcpLogger>().on_streams(),
     Entry::described::<log::tencent_cloud_cls::TencentCloudCls>().on_streams(),
     Entry::of::<security::time_restriction::TimeRestriction>().on_streams(),
     Entry::of::<traffic::traffic_label::TrafficLabel>(),
-    Entry::of::<traffic::traffic_split::TrafficSplit>().on_streams(),
+    Entry::of::<traffic::traffic_split::TrafficSplit>().answering().on_streams(),
     Entry::of::<security::ua_restriction::UaRestriction>(),
     Entry::of::<security::uri_blocker::UriBlocker>(),
     Entry::described::<log::udp_logger::UdpLogger>().on_streams(),
     Entry::of::<security::websocket_policy::WebsocketPolicy>(),
-    Entry::of::<traffic::workflow::Workflow>(),
+    Entry::of::<traffic::workflow::Workflow>().answering(),
     Entry::of::<security::xml_threat_protection::XmlThreatProtection>(),
     Entry::of::<observe::zipkin::Zipkin>(),
 ]);
@@ -147,7 +147,7 @@ mod tests {
     use std::collections::HashSet;
 
     use serde_json::Value;
-    use weir_plugin::{Build, ConfigError};
+    use weir_plugin::{AnswersInPlace, Build, ConfigError};
 
     use super::*;
 
@@ -167,6 +167,18 @@ mod tests {
             let built = (entry.build)(&options, &mut build);
             assert!(built.is_ok(), "{}: {}", entry.name, built.err().expect("not ok"));
             assert_eq!(build.warnings, [], "{}", entry.name);
+        }
+    }
+
+    #[test]
+    fn plugins_that_answer_in_place_of_the_upstream_are_marked_in_the_list() {
+        for entry in REGISTRY.entries() {
+            let options = testing::example(entry);
+            let mut build = Build::default().with_upstreams(testing::upstreams(&options));
+            let built = (entry.build)(&options, &mut build).expect("examples build");
+            let answers = built.answers_all() || built.answers_in_place() != AnswersInPlace::Never;
+            // A cache answers with what the upstream has sent.
+            assert!(entry.answers || !answers || entry.name == "proxy-cache", "{}: add `.answering()`", entry.name);
         }
     }
 
