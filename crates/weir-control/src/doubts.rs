@@ -2,6 +2,7 @@
 //! would make a reload too slow. A change of a store's resources looks only at those that it puts there, and what they refer to.
 
 mod bodies;
+mod client_certificates;
 mod consumers;
 mod identity;
 mod nodes;
@@ -52,6 +53,7 @@ pub(crate) fn about_document(document: &Document, registry: &Registry) -> Vec<Di
     consumers::without_credentials(&found, registry);
     consumers::admitted_nowhere(&found, registry);
     plugin_list::without_a_plugin(&found, registry);
+    client_certificates::not_needed_without_tls(&found);
     seconds::of_document(&found);
     document.read_warnings.iter().cloned().chain(found.list.into_diagnostics()).collect()
 }
