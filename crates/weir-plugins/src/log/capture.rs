@@ -8,7 +8,8 @@
 //! facts   = flags u8 | status u16 | port u16 | latency ns u64 | upstream ns u64 | sizes u64 u64 | address address u16
 //! text    = length u32 | bytes
 //! fields  = count u32 | (text text)*
-//! member  = 0 | 1 text | 2 text text | 3 text text        (end of an object, object, text, JSON)
+//! member  = 0 | 1 text | 2 text text | 3 text text | 4 text text
+//!           (end of an object, object, text, JSON, id of the record: its text is empty)
 //! address = 0 | 4 | 6, then 16 bytes
 //! ```
 
@@ -62,6 +63,10 @@ pub(crate) const END: u8 = 0;
 pub(crate) const OBJECT: u8 = 1;
 pub(crate) const TEXT: u8 = 2;
 pub(crate) const JSON: u8 = 3;
+pub(crate) const RECORD_ID: u8 = 4;
+
+/// The value of a member that has the id of the record, which the sink knows. It is no variable of an exchange.
+const RECORD_ID_NAME: &str = "$record_id";
 
 /// The data of an exchange that is recorded.
 pub(crate) struct Capture {
@@ -88,6 +93,7 @@ enum RecordField {
     /// A constant, as JSON.
     Fixed(Vec<u8>),
     Object(RecordFields),
+    RecordId,
 }
 
 /// A text for the destination.
@@ -357,6 +363,7 @@ fn write_members(
                 rendered(template, shown, out);
             }
             RecordField::Fixed(json) => member(out, JSON, name, json),
+            RecordField::RecordId => member(out, RECORD_ID, name, b""),
             RecordField::Object(inner) => {
                 out.push(OBJECT);
                 text(out, name.as_bytes());
@@ -389,6 +396,7 @@ fn members(
         let path = format!("{path}.{name}");
         let member = match value {
             Value::Object(inner) => RecordField::Object(members(inner, &path, depth + 1, build)?),
+            Value::String(text) if text == RECORD_ID_NAME => RecordField::RecordId,
             Value::String(text) => {
                 let variable = text.strip_prefix('$').and_then(Variable::parse);
                 match variable {

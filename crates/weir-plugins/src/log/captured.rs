@@ -11,7 +11,7 @@ use weir_plugin::escape;
 use weir_records::Record;
 
 use crate::log::capture::{
-    BODIES_OMITTED, END, EVERYTHING, FORMAT, HTTPS, JSON, OBJECT, REQUEST_BODY, REQUEST_BODY_CODED,
+    BODIES_OMITTED, END, EVERYTHING, FORMAT, HTTPS, JSON, OBJECT, RECORD_ID, REQUEST_BODY, REQUEST_BODY_CODED,
     REQUEST_BODY_OMITTED, RESPONSE_BODY, RESPONSE_BODY_CODED, TEXT, UPSTREAM_TIMED,
 };
 use crate::log::decoding::{BatchDecoder, RecordedContent};
@@ -271,13 +271,13 @@ impl BatchWriter<'_> {
                 let extra = MemberNames::read(opened.members);
                 stamp(&mut object, &extra);
                 self.everything(&mut object, exchange, &extra, opened.end_ms, record);
-                write_members(&mut object, &mut opened.members);
+                write_members(&mut object, &mut opened.members, record);
             }
             Some(FORMAT) => {
                 if is_stamped {
                     stamp(&mut object, &MemberNames::read(opened.members));
                 }
-                write_members(&mut object, &mut opened.members);
+                write_members(&mut object, &mut opened.members, record);
             }
             _ => {
                 stamp(&mut object, &MemberNames(Vec::new()));
@@ -551,7 +551,7 @@ impl<'a> MemberNames<'a> {
     }
 }
 
-fn write_members(object: &mut JsonObjectWriter<'_>, bytes: &mut Bytes<'_>) {
+fn write_members(object: &mut JsonObjectWriter<'_>, bytes: &mut Bytes<'_>, record: &Record) {
     let mut depth = 0;
     while let Some(kind) = bytes.byte() {
         match kind {
@@ -565,6 +565,12 @@ fn write_members(object: &mut JsonObjectWriter<'_>, bytes: &mut Bytes<'_>) {
             }
             TEXT => object.text_bytes(bytes.text(), bytes.text()),
             JSON => object.raw(bytes.text(), bytes.text()),
+            RECORD_ID => {
+                let (name, _) = (bytes.text(), bytes.text());
+                let mut id = Vec::new();
+                record.write_id(&mut id);
+                object.text_bytes(name, &id);
+            }
             _ => break,
         }
     }
@@ -614,6 +620,21 @@ mod tests {
         assert_eq!((&entry["client_ip"], &entry["response"]["status"]), (&json!("192.0.2.7"), &json!(200)));
         assert_eq!((&entry["latency"], &entry["upstream_latency"]), (&json!(2.0), &Value::Null));
         assert_eq!(entry["record_id"], "0000000000000001-000000000002");
+    }
+
+    #[test]
+    fn the_id_of_a_record_is_in_a_format_that_names_it() {
+        let id = json!("0000000000000001-000000000002");
+        let format = json!({"a": "$request_method", "doc": {"id": "$record_id"}, "z": 1});
+        let mut build = Build::default();
+        let capture = Capture::compile(format.as_object(), None, &mut build).expect("valid");
+        let entry = written(&capture, &exchange("GET / HTTP/1.1\nHost: h"));
+        assert_eq!(entry, json!({"a": "GET", "doc": {"id": id}, "z": 1}));
+        let extra = json!({"event_id": "$record_id"});
+        let capture = Capture::compile(None, extra.as_object(), &mut build).expect("valid");
+        let entry = written(&capture, &exchange("GET / HTTP/1.1\nHost: h"));
+        assert_eq!((&entry["event_id"], &entry["record_id"]), (&id, &id));
+        assert_eq!(build.warnings, []);
     }
 
     #[test]

@@ -272,7 +272,7 @@ fn show(record: &Record) -> Vec<u8> {
 #[derive(Deserialize, JsonSchema)]
 pub(crate) struct FormatOptions {
     /// The content of a record, as a map of names and values with `$variables`. Without it, a record has all the
-    /// members of APISIX's default record.
+    /// members of APISIX's default record. The value `$record_id` is the id of the record.
     log_format: Option<Map<String, Value>>,
     /// Additional members of a record, in the form of `log_format`.
     log_format_extra: Option<Map<String, Value>>,
