@@ -111,6 +111,9 @@ impl BackendServer {
         for thread in 0..config.threads.max(1) {
             let mut listeners = Vec::new();
             for address in &mut backend.addresses {
+                if thread == 0 {
+                    refuse_taken(*address, config.carries)?;
+                }
                 let listener = listen(*address, config.carries)?;
                 // If the first thread was given a free port, the others share it.
                 *address = listener.local_addr()?.as_socket().unwrap_or(*address);
@@ -162,18 +165,29 @@ impl BackendState {
     }
 }
 
-fn listen(address: SocketAddr, carries: BackendCarries) -> io::Result<Socket> {
+/// Refuses an address on which another process listens: sockets of threads share addresses, and would share it with this one too.
+fn refuse_taken(address: SocketAddr, carries: BackendCarries) -> io::Result<()> {
+    bound(address, carries, false).map(drop)
+}
+
+/// A bound socket. `shared`: further ones may have the same address.
+fn bound(address: SocketAddr, carries: BackendCarries, shared: bool) -> io::Result<Socket> {
     let kind = match carries {
         BackendCarries::Http | BackendCarries::Tcp => Type::STREAM,
         BackendCarries::Udp => Type::DGRAM,
     };
     let socket = Socket::new(Domain::for_address(address), kind.nonblocking(), None)?;
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(true)?;
-    socket
-        .bind(&address.into())
-        .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
-    if kind == Type::STREAM {
+    // For datagrams, this would share the address.
+    socket.set_reuse_address(shared || kind == Type::STREAM)?;
+    socket.set_reuse_port(shared)?;
+    let told = |error: io::Error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"));
+    socket.bind(&address.into()).map_err(told)?;
+    Ok(socket)
+}
+
+fn listen(address: SocketAddr, carries: BackendCarries) -> io::Result<Socket> {
+    let socket = bound(address, carries, true)?;
+    if carries != BackendCarries::Udp {
         socket.listen(BACKLOG)?;
     }
     Ok(socket)

@@ -167,3 +167,12 @@ fn u17_a_peer_with_a_window_of_zero_does_not_hold_up_others() {
     end.send(()).unwrap();
     silent.join().unwrap();
 }
+
+#[test]
+fn an_address_in_use_is_refused_by_its_name() {
+    let backend = BackendServer::start(&Config { threads: 2, ..Config::default() }).expect("a free port");
+    let taken = backend.addresses()[0];
+    let error = BackendServer::start(&Config { listen: vec![taken], ..Config::default() }).err();
+    let told = error.expect("two backends would share the connections").to_string();
+    assert!(told.contains(&format!("cannot listen on {taken}")), "{told}");
+}
