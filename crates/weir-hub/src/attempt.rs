@@ -142,7 +142,9 @@ impl fmt::Display for DeliveryFailure {
         f.write_str(match reason {
             NoAnswerReason::Unknown => "no answer",
             NoAnswerReason::NameLookup => "the name of the host could not be resolved",
-            NoAnswerReason::AddressDenied => "callbacks at the address of the host are not allowed",
+            NoAnswerReason::AddressDenied => {
+                "callbacks at the address of the host are not allowed by `subscribe.callbacks`"
+            }
             NoAnswerReason::Connect => "the connection could not be opened",
             NoAnswerReason::Tls => "the TLS handshake failed",
             NoAnswerReason::TimedOut => "timed out",

@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(
             first,
             "a request to subscribe to http://t.example/1 was not verified, callback at http://c.example: \
-             callbacks at the address of the host are not allowed"
+             callbacks at the address of the host are not allowed by `subscribe.callbacks`"
         );
         let status = VerificationFailure::Failed(DeliveryFailure::Status(404));
         assert_eq!(reports.report(asked, status, begin), None);

@@ -9,7 +9,7 @@ use weir_plugin::Responder;
 
 use super::Compiler;
 use crate::data_directory::data_directory;
-use crate::document::{ConsumerSpec, RouteSpec};
+use crate::document::{ConsumerSpec, Reference, RouteSpec};
 use crate::hubs::{HubResponder, HubTerms};
 
 /// The responders of a document's hubs.
@@ -31,6 +31,12 @@ impl<'a> HubResponders<'a> {
     /// The responder of a route that refers to a hub. A dangling reference is a fault, and so is a plugin that needs an upstream;
     /// `chain` has the plugins that see the requests.
     pub(super) fn of(&self, compiler: &Compiler<'_>, route: &RouteSpec, chain: &[Link]) -> Option<Arc<dyn Responder>> {
+        let Reference { id, .. } = route.hub_id.as_ref()?;
+        // A hub with a fault is not among them.
+        let has_faults = compiler.document.faults.iter().any(|fault| fault.path.starts_with("hubs["));
+        if has_faults && !self.by_id.contains_key(&**id) {
+            return None;
+        }
         let index = compiler.referred(&route.origin, "hub_id", &route.hub_id, &self.by_id, "hubs")?;
         compiler.refuse_hub_behind(&route.origin, chain);
         Some(Arc::clone(&self.responders[index]))

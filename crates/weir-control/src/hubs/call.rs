@@ -107,17 +107,12 @@ impl HubCall {
 
     /// What was requested and the topics there are, for the refusal of a request whose path is of no topic.
     pub(super) fn other_topics(&self) -> String {
-        const SHOWN: usize = 3;
         let head = &self.request.head;
         let (authority, path) = (head.client_authority(), head.path());
         let (authority, path) = (String::from_utf8_lossy(authority), String::from_utf8_lossy(path));
-        let topics = &self.settings.topics;
-        let listed: Vec<String> = topics.iter().take(SHOWN).map(|topic| format!("`{}`", topic.as_text())).collect();
-        let more = topics.len().saturating_sub(SHOWN);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         format!(
-            "no topic of this hub has the path of the request, `{path}` (host `{authority}`); the topics are {}{more}",
-            listed.join(", ")
+            "no topic of this hub has the path of the request, `{path}` (host `{authority}`); the topics are {}",
+            self.settings.listed_topics()
         )
     }
 
