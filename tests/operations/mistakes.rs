@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use weir_testkit::TempDir;
+use weir_testkit::{Authority, TempDir};
 
 /// What is written, and of what is said: the place, the fault, and what would be right.
 struct Mistake {
@@ -397,6 +397,86 @@ const MISTAKES: &[Mistake] = &[
         text: "routes:\n- uri: /a\n\tupstream: { nodes: { \"h:1\": 1 } }",
         says: ["is not YAML:", "found a tab", "indent with spaces"],
     },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: { prometheus: {} } }]",
+        says: ["1:10: routes[0]:", "has no upstream", "add `upstream:"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, methods: [GET], plugins: { cors: {}, response-rewrite: { headers: { set: { X-A: b } } } } }]",
+        says: ["1:10: routes[0]:", "requests get 503", "add `upstream:"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, vars: [[$http_x_tenant, \"==\", a]], UPSTREAM }]",
+        says: ["routes[0].vars:", "`$http_x_tenant`, which does not exist", "did you mean `http_x_tenant`?"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: { limit-count: { count: 1, time_window: 1, key: ip } }, UPSTREAM }]",
+        says: ["routes[0].plugins.limit-count.key:", "`ip`, which does not exist", "did you mean `remote_addr`?"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: { limit-count: { count: 1, time_window: 1, policy: redis, redis_host: \"redis://10.0.0.1:6379\" } }, UPSTREAM }]",
+        says: [
+            "routes[0].plugins.limit-count.redis_host:",
+            "is neither a host name nor an IP address",
+            "write `10.0.0.1` here",
+        ],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: { tcp-logger: { host: \"10.0.0.1:5044\", port: 5044 } }, UPSTREAM }]",
+        says: [
+            "routes[0].plugins.tcp-logger.host:",
+            "is neither a host name nor an IP address",
+            "write `10.0.0.1` here",
+        ],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, upstream: { scheme: http2, nodes: { \"127.0.0.1:1\": 1 } } }]",
+        says: ["1:41: routes[0].upstream.scheme:", "`http2` is not an allowed value", "write `grpc`"],
+    },
+    Mistake {
+        text: "acme: { domains: [a.example] }\nroutes: []",
+        says: ["1:9: acme.domains:", "is not known", "write `hosts: "],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: { elasticsearch-logger: { endpoint: \"http://127.0.0.1:9200\", field: { index: a } } }, UPSTREAM }]",
+        says: ["routes[0].plugins.elasticsearch-logger.endpoint:", "is not known", "did you mean `endpoint_addr`?"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: { serverless-pre-function: { functions: [] } }, UPSTREAM }]",
+        says: [
+            "routes[0].plugins.serverless-pre-function:",
+            "this version has no plugin",
+            "it runs Lua, which Weir does not",
+        ],
+    },
+    Mistake {
+        text: "global_rules: [{ id: a, plugins: { server-info: {} } }]",
+        says: ["global_rules[0].plugins.server-info:", "this version has no plugin", "`/status`"],
+    },
+    Mistake {
+        text: "listen: [{ address: \":0\", tls: true }]\nssls: [{ sni: a, cert: \"-----BEGIN CERTIFICATE-----\\nMIIB\\n-----END CERTIFICATE-----\\n\", key: \"-----BEGIN PRIVATE KEY-----\\nMIIB\\n-----END PRIVATE KEY-----\\n\" }]",
+        says: ["ssls[0].cert:", "it is cut off", "copy the text again"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, description: b, UPSTREAM }]",
+        says: ["1:21: routes[0].description:", "is not known", "write `desc`"],
+    },
+    Mistake {
+        text: "upstreams: [{ id: a, nodes: { \"127.0.0.1:80/api\": 1 } }]",
+        says: ["upstreams[0].nodes[\"127.0.0.1:80/api\"]:", "has the path `/api`", "write `127.0.0.1:80`"],
+    },
+    Mistake {
+        text: "upstreams: [{ id: a, sticky: true, nodes: { \"127.0.0.1:80\": 1 } }]",
+        says: ["1:22: upstreams[0].sticky:", "is not known", "write `persistence: "],
+    },
+    Mistake {
+        text: "upstreams: [{ id: a, scheme: https, tls: { insecure: true }, nodes: { \"127.0.0.1:80\": 1 } }]",
+        says: ["1:44: upstreams[0].tls.insecure:", "is not known", "write `verify: false`"],
+    },
+    Mistake {
+        text: "error_log_level: warning\nroutes: []",
+        says: ["1:18: error_log_level:", "`warning` is not an allowed value", "write `warn`"],
+    },
 ];
 
 /// All that `weir check` says of a text, on standard error.
@@ -438,9 +518,52 @@ fn right_input_causes_no_doubt() {
                  routes: [{{ uri: /a, plugins: {{ acl: {{ allow_labels: {{ team: [a] }} }} }}, UPSTREAM }}]"),
         "routes: [{ id: r, uri: /a, plugins: { consumer-restriction: { type: route_id, whitelist: [r] } }, UPSTREAM }]".to_owned(),
         "upstreams: [{ id: a, nodes: { \"127.0.0.1:1\": 0, \"127.0.0.1:2\": 1 } }]\nroutes: [{ uri: /a, upstream_id: a }]".to_owned(),
+        // Answered without an upstream of the route.
+        "routes: [{ uri: /a, plugins: { redirect: { uri: /b } } }, { uri: /b, plugins: { mocking: {} } }]".to_owned(),
+        "routes: [{ uri: /a, methods: [OPTIONS], plugins: { cors: {} } }]".to_owned(),
+        "routes: [{ uri: /a, plugins: { response-rewrite: { status_code: 200, body: a } } }]".to_owned(),
+        "services: [{ id: s, UPSTREAM }]\nroutes: [{ uri: /a, service_id: s }]".to_owned(),
+        "services: [{ id: s, plugins: { mocking: {} } }]\nroutes: [{ uri: /a, service_id: s }]".to_owned(),
     ] {
         let said = said_of(&place, &format!("{head}{text}"));
         assert!(!said.contains("warning"), "{text}\n{said}");
+    }
+}
+
+#[test]
+fn reference_to_a_hub_with_a_fault_is_no_further_fault() {
+    let place = TempDir::new();
+    let said = said_of(&place, "hubs: [{ id: h }]\nroutes: [{ uri: /a, hub_id: h }]");
+    assert!(said.contains("hubs[0]: has no `url`") && !said.contains("hub_id"), "{said}");
+    let said = said_of(&place, "routes: [{ uri: /a, hub_id: h }]");
+    assert!(said.contains("routes[0].hub_id: `hubs` has no `h`"), "{said}");
+}
+
+/// A plugin that needs the certificate, or that sends clients to TLS, asks in place of the listener.
+#[test]
+fn routes_of_hosts_with_client_certificates_may_ask_by_a_plugin() {
+    let place = TempDir::new();
+    let authority = Authority::of_tests();
+    let identity = authority.identity(&["a.test"]);
+    place.write("a.pem", &identity.certificate);
+    place.write("a.key", &identity.key);
+    place.write("ca.pem", &authority.certificate);
+    for (plugins, is_open) in [
+        ("{}", true),
+        ("{ redirect: { http_to_https: true } }", false),
+        ("{ redirect: { uri: /b } }", true),
+        ("{ mtls-auth: { skip_consumer_lookup: true } }", false),
+    ] {
+        let said = said_of(
+            &place,
+            &format!(
+                "listen: [\"127.0.0.1:0\", {{ address: \"127.0.0.1:0\", tls: true }}]\n\
+                 ssls: [{{ sni: a.test, cert: a.pem, key: a.key, client: {{ ca: ca.pem }} }}]\n\
+                 routes: [{{ uri: /a, plugins: {plugins}, UPSTREAM }}]"
+            ),
+        );
+        let told = said.contains("ssls[0].client: clients without a certificate reach routes[0]");
+        assert_eq!(told, is_open, "{plugins}: {said}");
     }
 }
 

@@ -23,6 +23,7 @@ use crate::plugin::Plugin;
 use crate::protos::ProtoDefinitions;
 use crate::schema;
 use crate::state::{self, PerWorker};
+use crate::suggest;
 use crate::template::Template;
 use crate::variable::ExchangePhase;
 use crate::vars::Expression;
@@ -402,8 +403,8 @@ impl Build {
     fn template_at(&mut self, moment: ExchangePhase, text: &str, place: &str) -> Template {
         let template = Template::compile(text);
         for variable in template.variables() {
-            let Some(mut problem) = variable.absence(moment) else { continue };
-            if !variable.is_known() {
+            let Some(mut problem) = suggest::absence(variable, moment) else { continue };
+            if !variable.is_known() && suggest::meant(variable).is_none() {
                 problem.push_str("; write `\\$` for a dollar sign");
             }
             self.warnings.push(ConfigError::new(place, problem));
@@ -433,7 +434,7 @@ impl Build {
             ConfigError::new(format!("{place}{}", error.place), format!("{}; {}", error.reason, error.help))
         })?;
         for variable in condition.variables() {
-            let Some(problem) = variable.absence(moment) else { continue };
+            let Some(problem) = suggest::absence(variable, moment) else { continue };
             let told = ConfigError::new(place, problem);
             // An unknown name may be a variable of a custom APISIX plugin, so it is only a warning.
             if variable.is_known() {

@@ -117,11 +117,14 @@ fn choice_advice(unknown: &str, known: &[&str]) -> String {
     }
 }
 
-/// A typing mistake, or the last part of a longer name: `origins` for `allow_origins`.
+/// A typing mistake, or the last or first part of a longer name: `origins` for `allow_origins`, `endpoint` for `endpoint_addr`.
 fn meant<'k>(unknown: &str, known: &[&'k str]) -> Option<&'k str> {
-    let end = format!("_{unknown}");
-    let longer = known.iter().copied().filter(|name| name.ends_with(&end)).min_by_key(|name| name.len());
-    closest(unknown, known.iter().copied()).or(longer)
+    let (begin, end) = (format!("{unknown}_"), format!("_{unknown}"));
+    let longer = |is_longer: &dyn Fn(&str) -> bool| {
+        known.iter().copied().filter(|name| is_longer(name)).min_by_key(|name| name.len())
+    };
+    let by_end = || longer(&|name| name.ends_with(&end));
+    closest(unknown, known.iter().copied()).or_else(by_end).or_else(|| longer(&|name| name.starts_with(&begin)))
 }
 
 fn listed(names: &[&str]) -> String {

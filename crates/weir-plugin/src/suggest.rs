@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::variable::{Variable, fixed_names};
+use crate::variable::{ExchangePhase, Variable, fixed_names};
 
 /// The most words that are compared, to limit the cost.
 const MOST: usize = 1_000;
@@ -21,7 +21,10 @@ pub fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         // Of equally close ones that which is only not typed to its end; then by the word, so that the result does not depend on
         // the order of `known`.
         .min_by_key(|(distance, candidate)| (*distance, !fold(candidate).starts_with(&folded), *candidate))
-        .filter(|(distance, candidate)| *distance <= 1 + candidate.chars().count() / 4)
+        .filter(|(distance, candidate)| {
+            // Of a short word, another one is no typing mistake if all of its letters are different.
+            *distance < folded.chars().count() && *distance <= 1 + candidate.chars().count() / 4
+        })
         .map(|(_, candidate)| candidate)
 }
 
@@ -36,13 +39,45 @@ const PREFIXES: [(&str, &str); 7] = [
     ("args_", "arg_"),
 ];
 
+/// Names of other gateways for what has a variable here.
+const NAMES: [(&str, &str); 10] = [
+    ("ip", "remote_addr"),
+    ("client_ip", "remote_addr"),
+    ("remote_ip", "remote_addr"),
+    ("source_ip", "remote_addr"),
+    ("path", "uri"),
+    ("url", "request_uri"),
+    ("user_agent", "http_user_agent"),
+    ("x_forwarded_for", "http_x_forwarded_for"),
+    ("consumer", "consumer_name"),
+    ("username", "consumer_name"),
+];
+
 /// The known variable that was probably meant.
 pub fn meant(variable: &Variable) -> Option<Cow<'static, str>> {
     let Variable::Unknown(name) = variable else { return None };
+    // `$http_x` where the name alone is expected.
+    if let Some(bare) = name.strip_prefix('$') {
+        let named = Variable::named(bare);
+        return if named.is_known() { Some(Cow::Owned(bare.to_owned())) } else { meant(&named) };
+    }
+    let plain = name.to_ascii_lowercase().replace(['.', '-'], "_");
+    if let Some((_, ours)) = NAMES.iter().find(|(theirs, _)| *theirs == plain) {
+        return Some(Cow::Borrowed(ours));
+    }
     let fixed = closest(name, fixed_names()).map(Cow::Borrowed);
     fixed.or_else(|| {
-        let renamed = |(theirs, ours): &(&str, &str)| Some(format!("{ours}{}", name.strip_prefix(theirs)?));
+        let renamed = |(theirs, ours): &(&str, &str)| Some(format!("{ours}{}", plain.strip_prefix(theirs)?));
         PREFIXES.iter().find_map(renamed).map(Cow::Owned)
+    })
+}
+
+/// Why a variable has no value at this moment, and which one was probably meant; `None` if it may have one.
+pub fn absence(variable: &Variable, at: ExchangePhase) -> Option<String> {
+    let problem = variable.absence(at)?;
+    Some(match meant(variable) {
+        Some(known) => format!("{problem}; did you mean `{known}`?"),
+        None => problem,
     })
 }
 
@@ -65,6 +100,7 @@ mod tests {
         assert_eq!(closest("limit-coun", ["limit-conn", "limit-count"]), Some("limit-count"));
         assert_eq!(closest("zebra", known), None);
         assert_eq!(closest("", known), None);
+        assert_eq!(closest("2", ["1", "3"]), None);
         assert_eq!(closest(&"u".repeat(1_000), known), None);
     }
 
@@ -74,6 +110,10 @@ mod tests {
         for (name, expected) in [
             ("header_x_tenant", Some("http_x_tenant")),
             ("query_page", Some("arg_page")),
+            ("headers.X-Tenant", Some("http_x_tenant")),
+            ("$http_x_tenant", Some("http_x_tenant")),
+            ("$statsu", Some("status")),
+            ("ip", Some("remote_addr")),
             ("statsu", Some("status")),
             ("zebra_stripes", None),
             ("http_x", None),

@@ -37,11 +37,32 @@ const FOREIGN_NAMES: &[(&str, &str)] = &[
     ("response-transformer", "response-rewrite"),
 ];
 
+/// Plugins of Apache APISIX that are left out on purpose, and what there is in their place.
+const LEFT_OUT: &[(&str, &str)] = &[
+    (
+        "ext-plugin-",
+        "plugins of other programs are called by `ext-proc`, or written as WebAssembly: docs/guide/wasm.md",
+    ),
+    ("inspect", "it runs Lua; `weir trace` shows what happens to a request"),
+    ("log-rotate", "rename the files, and send SIGUSR1: docs/guide/operating.md"),
+    ("node-status", "`/status` at the address of `status` has its content"),
+    ("script", SCRIPTS),
+    ("server-info", "`/status` at the address of `status` has its content"),
+    ("serverless-", SCRIPTS),
+];
+const SCRIPTS: &str = "it runs Lua, which Weir does not; `workflow`, `proxy-rewrite`, `response-rewrite` and `forward-auth` serve most \
+                       of its purposes, and plugins of your own are written as WebAssembly: docs/guide/wasm.md";
+
 /// The advice is never to leave the plugin out: it may be the one that restricts access.
 pub(super) fn report_unknown(compiler: &Compiler, registry: &Registry, path: &str, plugin: &PluginSpec) {
     let names: Vec<&str> = registry.entries().iter().map(|entry| entry.name).collect();
     let foreign = FOREIGN_NAMES.iter().find(|(theirs, ours)| *theirs == &*plugin.name && names.contains(ours));
+    let left_out = LEFT_OUT.iter().find(|(theirs, _)| match theirs.ends_with('-') {
+        true => plugin.name.starts_with(theirs),
+        false => *plugin.name == **theirs,
+    });
     let advice = match (foreign, closest(&plugin.name, names.iter().copied())) {
+        _ if left_out.is_some() => left_out.map(|(_, advice)| (*advice).to_owned()).unwrap_or_default(),
         (Some((_, ours)), _) => {
             format!("Weir's plugin for this is `{ours}`, with different options: see `weir plugins {ours}`")
         }

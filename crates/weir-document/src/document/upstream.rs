@@ -499,6 +499,11 @@ fn host_and_port(text: &str) -> Result<(Box<str>, Option<u16>), (String, String)
         let (node, scheme) = node_of_url(text);
         return Err((format!("`{shown}` is a URL, not a node"), format!("write `{}`{scheme}", shortened(node))));
     }
+    if let Some((node, path)) = text.split_once('/') {
+        let path = shortened(path);
+        let advice = format!("write `{}`, and the path by the plugin `proxy-rewrite`", shortened(node));
+        return Err((format!("`{shown}` has the path `/{path}`, and a node is a host and a port"), advice));
+    }
     let (host, port) = match text.strip_prefix('[').map(|rest| rest.split_once(']')) {
         Some(Some((host, rest))) => {
             if host.parse::<Ipv6Addr>().is_err() {

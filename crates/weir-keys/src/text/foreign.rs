@@ -130,6 +130,47 @@ const FOREIGN_KEYS: &[ForeignKey] = &[
         beside: "h2c",
         advice: "HTTP/2 is on by default; `enable_http2` is a setting of the node",
     },
+    // Of upstreams.
+    ForeignKey {
+        theirs: &["sticky", "session_affinity", "session_sticky"],
+        beside: "persistence",
+        advice: "write `persistence: { type: cookie }`",
+    },
+    ForeignKey {
+        theirs: &["keepalive", "pool", "max_idle"],
+        beside: "keepalive_pool",
+        advice: "write `keepalive_pool: { size: 64, idle_timeout: 60 }`",
+    },
+    ForeignKey {
+        theirs: &["insecure", "skip_verify", "insecure_skip_verify", "tls_verify"],
+        beside: "subject_alt_names",
+        advice: "write `verify: false`, which accepts every certificate, or `ca: FILE` for your own authority",
+    },
+    // Of `ssls`.
+    ForeignKey {
+        theirs: &["verify_client", "client_auth", "mtls", "client_ca"],
+        beside: "ssl_protocols",
+        advice: "write `client: { ca: FILE }`",
+    },
+    // Of all resources.
+    ForeignKey { theirs: &["description", "comment"], beside: "desc", advice: "write `desc`" },
+    ForeignKey {
+        theirs: &["enabled", "disabled", "enable"],
+        beside: "remote_addrs",
+        advice: "write `status: 0` to switch the route off",
+    },
+    // A whole file in place of one resource.
+    ForeignKey {
+        theirs: &["routes", "consumers", "global_rules"],
+        beside: "create_time",
+        advice: "this is a file with lists, and one resource is expected; `weir apply` puts all of such a file",
+    },
+    // Of `acme`.
+    ForeignKey {
+        theirs: &["domains", "domain", "names", "sans"],
+        beside: "terms_of_service_agreed",
+        advice: "write `hosts: [www.example.com]`",
+    },
     // Of consumers.
     ForeignKey { theirs: &["custom_id"], beside: "username", advice: "write `labels: { custom_id: … }`" },
     ForeignKey {
@@ -219,6 +260,33 @@ pub fn foreign_key(key: &str, known: &[&str]) -> Option<String> {
     (key.contains('-') && may_be("plugins")).then(|| format!("if `{key}` is to be a plugin, write it under `plugins`"))
 }
 
+/// The advice for a word of another gateway, where these are allowed.
+pub(crate) fn foreign_word(word: &str, known: &[&str]) -> Option<&'static str> {
+    let (_, beside, advice) = FOREIGN_WORDS.iter().find(|(theirs, ..)| theirs.contains(&word))?;
+    known.contains(beside).then_some(*advice)
+}
+
+/// Words of others, a word that is allowed where they mean something, and the advice.
+const FOREIGN_WORDS: &[(&[&str], &str, &str)] = &[
+    (&["h2", "h2c", "http2"], "grpc", "write `grpc`, which is HTTP/2, or `grpcs`, which is HTTP/2 with TLS"),
+    (
+        &["SSLv3", "TLSv1", "TLSv1.0", "TLS1.0"],
+        "TLSv1.3",
+        "older versions than TLSv1.1 are not supported; write `TLSv1.2`",
+    ),
+    (&["warning"], "warn", "write `warn`"),
+    (&["trace", "verbose"], "debug", "write `debug`"),
+    (&["fatal", "critical"], "crit", "write `crit`"),
+    (&["ws", "wss", "websocket"], "grpc", "write `http` or `https`: WebSockets need no scheme of their own"),
+    (&["leastconn", "least_connections", "least-connections", "least_request"], "least_conn", "write `least_conn`"),
+    (
+        &["consistent-hashing", "consistent_hash", "hash", "maglev", "ring_hash"],
+        "chash",
+        "write `chash`, with `hash_on` and `key`",
+    ),
+    (&["latency", "peak_ewma"], "ewma", "write `ewma`"),
+];
+
 /// The name of an environment variable in shell syntax, `${NAME}`, which is not replaced here.
 pub fn shell_variable(text: &str) -> Option<&str> {
     text.match_indices("${").find_map(|(start, _)| {
@@ -238,6 +306,17 @@ pub fn variable_advice(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_of_other_gateways_are_known_where_they_have_an_equal() {
+        let schemes = ["http", "https", "grpc", "grpcs"];
+        assert!(foreign_word("http2", &schemes).is_some_and(|advice| advice.contains("`grpc`")));
+        assert_eq!(foreign_word("http2", &["roundrobin", "chash"]), None);
+        assert_eq!(foreign_word("grcp", &schemes), None);
+        for (theirs, beside, _) in FOREIGN_WORDS {
+            assert!(!theirs.contains(beside), "{beside}");
+        }
+    }
 
     #[test]
     fn shell_variables_are_told_from_others() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Number;
 
 use crate::text::diagnostic::Faults;
-use crate::text::foreign::{foreign_key, shell_variable, variable_advice};
+use crate::text::foreign::{foreign_key, foreign_word, shell_variable, variable_advice};
 use crate::text::tree::{MapEntry, NodeKind, PathStep, TextPosition, TreeNode, TreePath};
 use crate::text::units;
 use weir_client::without_users;
@@ -18,7 +18,7 @@ use weir_plugin::secret_name::may_be_secret;
 use weir_plugin::suggest::closest;
 
 /// The most keys that a message lists.
-const LISTED_KEYS: usize = 8;
+const LISTED_KEYS: usize = 16;
 
 /// The keys of a map, as advice; `None` if there are too many.
 pub(crate) fn keys_advice(known: &[&str]) -> Option<String> {
@@ -211,9 +211,8 @@ impl<'a> NodeReader<'a> {
             let advice = match (foreign_key(key, &known), suggestion) {
                 (Some(advice), _) => advice,
                 (None, Some(word)) => format!("did you mean `{word}`?"),
-                (None, None) => {
-                    keys_advice(&known).unwrap_or_else(|| "the guide to configuration lists the known keys".to_owned())
-                }
+                (None, None) => keys_advice(&known)
+                    .unwrap_or_else(|| "docs/reference/configuration.md lists the known keys".to_owned()),
             };
             self.faults.report(&path, *key_place, format!("the key `{}` is not known", shortened(key)), Some(advice));
         }
@@ -418,9 +417,10 @@ impl<'a> NodeReader<'a> {
         if let Some((_, value)) = choices.iter().find(|(word, _)| *word == &**text) {
             return Some(value.clone());
         }
-        let advice = match closest(text, words()) {
-            Some(word) => format!("did you mean `{word}`?"),
-            None => format!("write one of {}", listed(&words())),
+        let advice = match (foreign_word(text, &words()), closest(text, words())) {
+            (Some(advice), _) => advice.to_owned(),
+            (None, Some(word)) => format!("did you mean `{word}`?"),
+            (None, None) => format!("write one of {}", listed(&words())),
         };
         self.report_advising(format!("{} is not an allowed value", self.quoted()), advice);
         None

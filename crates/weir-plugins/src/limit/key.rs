@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use weir_plugin::{Build, ConfigError, Exchange, ExchangePhase, Template, Variable, Variables};
+use weir_plugin::{Build, ConfigError, Exchange, ExchangePhase, Template, Variable, Variables, suggest};
 
 use crate::store::counters::{CounterKey, CounterTable, PackedCounter};
 
@@ -37,7 +37,8 @@ pub(crate) enum LimitKey {
 
 impl LimitKey {
     pub(crate) fn compile(text: &str, kind: KeyType, path: &str, build: &mut Build) -> Result<LimitKey, ConfigError> {
-        let check = |variable: &Variable| Some(ConfigError::new(path, variable.absence(ExchangePhase::Request)?));
+        let check =
+            |variable: &Variable| Some(ConfigError::new(path, suggest::absence(variable, ExchangePhase::Request)?));
         match kind {
             KeyType::Constant => Ok(LimitKey::Constant(text.as_bytes().into())),
             KeyType::Var => match Variable::named(text.strip_prefix('$').unwrap_or(text)) {
@@ -188,7 +189,9 @@ impl Amount {
     }
 
     fn rendered(template: Template, range: RangeInclusive<u64>, path: &str) -> Result<Amount, ConfigError> {
-        if let Some(problem) = template.variables().find_map(|variable| variable.absence(ExchangePhase::Request)) {
+        if let Some(problem) =
+            template.variables().find_map(|variable| suggest::absence(variable, ExchangePhase::Request))
+        {
             return Err(ConfigError::new(path, problem));
         }
         // The value for a request that has none of the variables; checked only if the template has defaults.

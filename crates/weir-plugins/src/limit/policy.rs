@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_plugin::{Build, CollectAll, ConfigError};
 
+use crate::options::host;
 use crate::store::redis_server::{RedisAddress, RedisLogin, RedisServer, Topology};
 
 /// Where limits are counted.
@@ -219,6 +220,7 @@ impl RedisOptions {
             CounterPolicy::Redis => {
                 let host = self.host.filter(|host| !host.is_empty());
                 let host = host.ok_or_else(|| needed("redis_host", "redis"))?;
+                host::check(&host, "redis_host")?;
                 let address = RedisAddress { host, port: self.port };
                 let topology = Topology::Single { address, tls: self.tls.then_some(self.verify) };
                 (topology, self.timeout_ms)
@@ -249,8 +251,10 @@ impl RedisOptions {
                 if self.role.is_some_and(|role| role != "master") {
                     return Err(ConfigError::new("redis_role", "must be `master`: replicas do not accept writes"));
                 }
-                let sentinel = |Sentinel { host, port }: Sentinel| RedisAddress { host, port };
-                let sentinels = sentinels.into_iter().map(sentinel).collect();
+                let sentinel = |(index, Sentinel { host, port }): (usize, Sentinel)| {
+                    host::check(&host, format!("redis_sentinels[{index}].host")).map(|()| RedisAddress { host, port })
+                };
+                let sentinels = sentinels.into_iter().enumerate().map(sentinel).collect_all()?;
                 let login = RedisLogin::new(self.sentinel_username, self.sentinel_password);
                 let topology = Topology::Sentinels { sentinels, master, login };
                 let timeout_ms = self.connect_timeout_ms.saturating_add(self.read_timeout_ms);

@@ -13,6 +13,7 @@ use crate::log::bodies::BodyOptions;
 use crate::log::captured::{self, RecordWriter};
 use crate::log::logger::{self, ExchangeLogger};
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
+use crate::options::host;
 
 mod producer;
 mod times;
@@ -249,9 +250,7 @@ impl KafkaLogger {
         }
         let target = |(index, (host, port)): (usize, (&str, u16))| {
             let place = if index < self.brokers.len() { format!("brokers[{index}]") } else { "broker_list".into() };
-            let is_wrong = host.is_empty() || host.contains(|char: char| char.is_whitespace() || "/@".contains(char));
-            let problem = || format!("`{host}` is neither a host name nor an IP address");
-            let named = if is_wrong { Err(ConfigError::new(format!("{place}.host"), problem())) } else { Ok(host) };
+            let named = host::check(host, format!("{place}.host")).map(|()| host);
             let problem = "must be from 1 to 65535";
             let port = if port == 0 { Err(ConfigError::new(format!("{place}.port"), problem)) } else { Ok(port) };
             let (host, port) = (named, port).all_of()?;

@@ -12,6 +12,8 @@ use weir_client::{HttpClient, ServerVerification, ServiceStream, StreamTarget, S
 use weir_plugin::ConfigError;
 use weir_records::{Outcome, Record, RejectReason, SendOutcome};
 
+use crate::options::host;
+
 /// The host and port of a receiver.
 pub(crate) struct SocketAddress {
     host: String,
@@ -26,9 +28,7 @@ impl SocketAddress {
     /// # Errors
     /// An option is invalid.
     pub(crate) fn new(host: String, port: u16, timeout: Duration) -> Result<SocketAddress, ConfigError> {
-        if host.is_empty() || host.contains(|char: char| char.is_whitespace() || "/@".contains(char)) {
-            return Err(ConfigError::new("host", format!("`{host}` is neither a host name nor an IP address")));
-        }
+        host::check(&host, "host")?;
         Ok(SocketAddress { host, port, timeout })
     }
 

@@ -38,7 +38,7 @@ pub(crate) fn compile(text: &str, ignore_case: bool, path: &str) -> Result<Arc<R
                 format!("is too large: the compiled expression must not exceed {} KiB", MAX_COMPILED >> 10)
             }
             PatternFault::Invalid { reason } => {
-                format!("is not a regular expression ({reason}); look-around and back-references are not supported")
+                format!("is not a regular expression ({reason})")
             }
         };
         ConfigError::new(path, problem)
