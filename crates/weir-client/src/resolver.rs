@@ -11,6 +11,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream;
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolverConfig, ResolverOpts};
+use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::rr::RData;
 use hickory_resolver::proto::rr::rdata::SRV;
@@ -123,7 +124,7 @@ impl Resolver {
     /// Why there is no target.
     pub async fn lookup_service(&self, name: &str) -> Result<ServiceAnswer, String> {
         let resolver = resolver_of_thread(&self.0.settings)?;
-        let answer = resolver.srv_lookup(name).await.map_err(|error| error.to_string())?;
+        let answer = resolver.srv_lookup(name).await.map_err(|error| reason(&error, "SRV record"))?;
         let mut ttl = answer.valid_until().saturating_duration_since(Instant::now());
         let records = answer.answers().iter().filter_map(|record| match &record.data {
             // RFC 2782: the target "." means that the service does not exist.
@@ -265,8 +266,17 @@ fn server(addr: &SocketAddr) -> NameServerConfig {
     server
 }
 
+/// Why a name has none of the records that were looked for.
+fn reason(error: &NetError, record: &str) -> String {
+    match error {
+        error if error.is_nx_domain() => "there is no such name in the DNS".to_owned(),
+        error if error.is_no_records_found() => format!("the name has no {record}"),
+        error => error.to_string(),
+    }
+}
+
 async fn addresses(resolver: &TokioResolver, name: &str) -> Result<(Vec<IpAddr>, Duration), String> {
-    let answer = resolver.lookup_ip(name).await.map_err(|error| error.to_string())?;
+    let answer = resolver.lookup_ip(name).await.map_err(|error| reason(&error, "address"))?;
     let mut addresses: Vec<IpAddr> = answer.iter().collect();
     if addresses.is_empty() {
         return Err("the name has no address".to_owned());

@@ -48,8 +48,13 @@ fn number(text: &str) -> Refused<u64> {
 
 /// The latest revision first; `?before=` continues after a page, `?key=` selects one resource.
 async fn list(context: &AdminContext, request: &AdminRequest) -> Refused<AdminResponse> {
-    let end = request.query.get("before").map_or(Ok(u64::MAX), number)?;
-    let count = request.query.get("count").map_or(Ok(DEFAULT_COUNT as u64), number)?;
+    let argument = |name: &str| match request.query.get(name).map(str::parse::<u64>) {
+        None => Ok(None),
+        Some(Ok(number)) => Ok(Some(number)),
+        Some(Err(_)) => refuse(format!("invalid argument {name}: it must be a whole number")),
+    };
+    let end = argument("before")?.unwrap_or(u64::MAX);
+    let count = argument("count")?.unwrap_or(DEFAULT_COUNT as u64);
     let count = usize::try_from(count).unwrap_or(MOST_COUNT).clamp(1, MOST_COUNT);
     let key = request.query.get("key");
     let told_part =

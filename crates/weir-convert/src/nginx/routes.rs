@@ -284,8 +284,11 @@ fn handled(
             plugins.push(answer(403, "", None));
             return (plugins, Vec::new());
         }
+        let is_redirect = |child: &Directive| child.name == "rewrite" && rewrite::redirecting(child).is_some();
+        // The redirects are routes of their own.
+        let rest = if directive.children().iter().any(is_redirect) { "what no `rewrite` redirects: " } else { "" };
         let text = format!(
-            "`location {}`: {}; the route answers with {}",
+            "`location {}`: {rest}{}; the route answers with {}",
             directive.arguments.join(" "),
             content_of(directive),
             if is_closed { 503 } else { 404 }

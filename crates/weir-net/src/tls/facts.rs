@@ -80,7 +80,12 @@ impl CertificateFacts {
 
 fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, KeyError> {
     let parsed = X509Certificate::from_der(certificate);
-    parsed.map(|(_, parsed)| parsed).map_err(|error| KeyError::Damaged(error.to_string()))
+    parsed.map(|(_, parsed)| parsed).map_err(|error| {
+        KeyError::Damaged(match error {
+            x509_parser::nom::Err::Incomplete(_) => "it is cut off".to_owned(),
+            x509_parser::nom::Err::Error(error) | x509_parser::nom::Err::Failure(error) => error.to_string(),
+        })
+    })
 }
 
 /// The most names of one kind that count for a client; its certificate may have as many as fit into a handshake.

@@ -17,6 +17,7 @@ use crate::say::{self, say};
 #[derive(Debug, Args)]
 pub(crate) struct HistoryCommand {
     /// Shows the change of this revision, field by field.
+    #[arg(value_parser = revision)]
     revision: Option<u64>,
     /// Only changes of this resource, such as `routes/orders`.
     #[arg(long, value_name = "LIST/ID")]
@@ -26,6 +27,13 @@ pub(crate) struct HistoryCommand {
     count: u32,
     #[command(flatten)]
     node: AdminOptions,
+}
+
+fn revision(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| match text.contains('/') {
+        true => format!("a revision is a number; `weir history --key {text}` lists the changes of a resource"),
+        false => "a revision is a number, as `weir history` lists it".to_owned(),
+    })
 }
 
 /// Lists the nodes that share a store, or pull from one controller, with the revision that each node serves.
@@ -69,6 +77,7 @@ impl NodesCommand {
 #[derive(Debug, Args)]
 pub(crate) struct RollbackCommand {
     /// The revision, as `weir history` lists it.
+    #[arg(value_parser = revision)]
     revision: u64,
     /// Shows the changes without making them.
     #[arg(long)]

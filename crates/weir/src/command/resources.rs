@@ -122,7 +122,9 @@ impl PutCommand {
         let fields = [("If-Match", tag.as_deref()), ("X-Weir-Message", self.message.as_deref())];
         let answer = node.ask(Method::PUT, &self.key, &fields, Some(&value))?;
         let done = if answer.status == StatusCode::CREATED { "created" } else { "replaced" };
-        say!("{}: {done}", self.key);
+        // With a list alone, the resource has its id in the file.
+        let key = answer.body["key"].as_str().and_then(|key| key.strip_prefix("/apisix/")).unwrap_or(&self.key);
+        say!("{key}: {done}");
         say_warnings(&answer.body);
         Ok(())
     }

@@ -10,8 +10,9 @@ use bytes::Bytes;
 use clap::Args;
 use http::{HeaderName, HeaderValue, Method, Request};
 use serde_json::Value;
-use weir_client::{CallSettings, HttpClient, HttpClientSettings, ServerVerification, ServiceUrl, UrlError};
+use weir_client::{CallError, CallSettings, HttpClient, HttpClientSettings, ServerVerification, ServiceUrl, UrlError};
 use weir_gateway::tail::TRACE_FIELD;
+use weir_net::handshake::is_unknown_name;
 
 use crate::command::admin_client::authorities;
 use crate::command::status_stream::ExchangeStream;
@@ -104,7 +105,7 @@ impl TraceCommand {
         };
         let url = ServiceUrl::parse(url).map_err(|error| match error {
             UrlError::Syntax => {
-                format!("`{url}` is not a URL at an address of the node, such as `http://127.0.0.1:8080/orders`")
+                format!("`{url}` is not a URL at an address of the node, such as `http://127.0.0.1:9080/orders`")
             }
             error => format!("{url}: {error}"),
         })?;
@@ -136,7 +137,7 @@ impl TraceCommand {
                 // A request that did not reach the node has one cause, and neither the stream nor its address is it.
                 let answer = match answered {
                     Ok(answer) => format!("the answer was {}", answer.status()),
-                    Err(error) => return Err(format!("{asked}: {error}{}", self.advice(asked))),
+                    Err(error) => return Err(format!("{asked}: {error}{}", self.advice(asked, &error))),
                 };
                 let why = told.err().unwrap_or_else(|| "the node has ended the stream".to_owned());
                 Err(format!(
@@ -150,9 +151,11 @@ impl TraceCommand {
 
 impl TraceCommand {
     /// What to know if the node could not be reached.
-    fn advice(&self, url: &str) -> &'static str {
+    fn advice(&self, url: &str, error: &CallError) -> &'static str {
         let has_host = self.headers.iter().any(|(name, _)| name == http::header::HOST);
-        match has_host && url.starts_with("https:") {
+        // A name that no entry of `ssls` has, such as the address in the URL.
+        let is_unknown_name = matches!(error, CallError::Tls { error, .. } if is_unknown_name(error));
+        match is_unknown_name || has_host && url.starts_with("https:") {
             true => {
                 "; the name in the TLS handshake is that of the URL, whatever `Host` says: write the name there, and the address of \
                  the node as `--connect-to`"
