@@ -128,7 +128,8 @@ pub(crate) fn on_request_body(step: &Arc<dyn Plugin>, exchange: &mut Exchange, c
     finished(step.on_request_body(exchange, &mut content))
 }
 
-fn finished(turn: Result<Flow<'_>, Stop>) -> Result<(), Stop> {
+/// What becomes of a turn that may wait.
+pub(crate) fn finished(turn: Result<Flow<'_>, Stop>) -> Result<(), Stop> {
     match turn {
         Ok(Flow::Wait(waiting)) => waited(waiting),
         turn => turn.map(|_| ()),

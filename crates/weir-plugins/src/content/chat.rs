@@ -9,11 +9,14 @@ use std::sync::LazyLock;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use weir_plugin::proto::Head;
 use weir_plugin::{Exchange, Flow, NoteKey, Stop};
 
 use crate::answer::RefusalResponse;
+use crate::content::coding::{self, Opaque};
+use crate::content::elsewhere::{elsewhere, is_long};
 use crate::content::json::{Container, JsonError, JsonToken, Scanner};
-use crate::content::{coding, forget_request_content, quoted};
+use crate::content::{forget_request_content, quoted};
 
 /// The deepest nesting of a body.
 const MOST_DEPTH: usize = 100;
@@ -38,18 +41,42 @@ pub(crate) fn need_body(exchange: &mut Exchange, plugin: &str) -> Result<Flow<'s
     }
 }
 
-/// Puts what `made` makes of a body, without its coding, in its place, or refuses the request for what `made` finds wrong.
+/// Reads a body, without its coding, and then goes on with what was read. Long bodies are read on another thread.
+///
+/// # Errors
+/// The body cannot be decoded, or what `then` returns.
+pub(crate) fn read<'a, T: Send + 'static>(
+    exchange: &'a mut Exchange,
+    limit: u64,
+    body: &'a mut Vec<u8>,
+    read: impl FnOnce(&[u8]) -> T + Send + 'static,
+    then: impl FnOnce(&mut Exchange, &mut Vec<u8>, T) -> Result<(), Stop> + 'a,
+) -> Result<Flow<'a>, Stop> {
+    let plain = move |head: &Head, body: &[u8]| coding::plain(head, body, limit).map(|plain| read(&plain));
+    let opaque = |opaque: Opaque| Stop::Respond(opaque.status());
+    if !is_long(&exchange.request.head, body) {
+        let found = plain(&exchange.request.head, body).map_err(opaque)?;
+        return Ok(then(exchange, body, found)?.into());
+    }
+    Ok(Flow::wait(async move {
+        let (head, content) = (exchange.request.head.clone(), std::mem::take(body));
+        let work = move || {
+            let found = plain(&head, &content);
+            (content, found)
+        };
+        let (content, found) = elsewhere(exchange.client.addr, work).await?;
+        *body = content;
+        then(exchange, body, found.map_err(opaque)?)
+    }))
+}
+
+/// Puts a new body in the place of the body of a request, or refuses the request for what is wrong with it.
 pub(crate) fn replace(
     exchange: &mut Exchange,
     plugin: &str,
-    limit: u64,
     body: &mut Vec<u8>,
-    made: impl FnOnce(&Exchange, &[u8]) -> Result<Vec<u8>, String>,
+    made: Result<Vec<u8>, String>,
 ) -> Result<(), Stop> {
-    let made = {
-        let plain = coding::plain(&exchange.request.head, body, limit);
-        made(exchange, &plain.map_err(|opaque| Stop::Respond(opaque.status()))?)
-    };
     *body = made.map_err(|problem| refuse(exchange, plugin, &problem))?;
     forget_request_content(exchange);
     Ok(())
@@ -217,7 +244,7 @@ pub(crate) fn written(messages: &[PromptMessage]) -> String {
     messages.iter().map(json).collect::<Vec<_>>().join(", ")
 }
 
-/// How many messages the gateway has put before and after those of a request.
+/// The numbers of messages that the gateway has put before and after those of a request.
 static ADDED: LazyLock<NoteKey> = LazyLock::new(NoteKey::unique);
 
 /// Notes that so many messages were put before and after those of a request.
@@ -226,9 +253,14 @@ pub(crate) fn note_added(exchange: &mut Exchange, before: usize, after: usize) {
     exchange.notes.write(*ADDED, [sum_before + before as u64, sum_after + after as u64, 0]);
 }
 
-/// The messages without those that the gateway has put before and after them.
-pub(crate) fn without_added<'m>(exchange: &Exchange, messages: &'m [ChatMessage]) -> &'m [ChatMessage] {
+/// How many messages the gateway has put before and after those of a request.
+pub(crate) fn added(exchange: &Exchange) -> (u64, u64) {
     let [before, after, _] = exchange.notes.read(*ADDED).unwrap_or_default();
+    (before, after)
+}
+
+/// The messages without those that the gateway has put before and after them.
+pub(crate) fn without_added((before, after): (u64, u64), messages: &[ChatMessage]) -> &[ChatMessage] {
     let end = messages.len().saturating_sub(after as usize);
     // If another plugin has removed messages since, none can be told from the others.
     messages.get(before as usize..end).unwrap_or(messages)

@@ -4,6 +4,7 @@ pub(crate) mod body_recorder;
 pub(crate) mod chat;
 pub(crate) mod coding;
 pub(crate) mod content_type;
+pub(crate) mod elsewhere;
 pub mod graphql;
 pub mod json;
 pub(crate) mod streams;

@@ -7,7 +7,7 @@ use weir_plugin::{AllOf, Build, ConfigError, Definition, Exchange, Flow, Phases,
 
 use crate::answer::RefusalResponse;
 use crate::content::chat::{self, ChatBody, ChatFault, ChatMessage};
-use crate::content::{coding, content_type};
+use crate::content::content_type;
 use crate::options::pattern;
 use crate::rate_limited_log::RateLimitedLog;
 
@@ -17,6 +17,7 @@ use crate::rate_limited_log::RateLimitedLog;
 /// one text, with a space between them, and so are the parts of a content that is a list. Images, sound and files have no text and are
 /// not checked. A message whose role or text cannot be told for certain (an unknown role, a part of an unknown type, a member twice) is
 /// answered with 400, whatever the other options say. `ai-prompt-template` and `ai-prompt-decorator` run before it.
+/// Bodies of more than 16 KiB, and compressed ones, are checked on another thread.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AiPromptGuard {
@@ -68,11 +69,14 @@ impl Definition for AiPromptGuard {
         };
         let sets = (set(&self.allow_patterns, "allow_patterns"), set(&self.deny_patterns, "deny_patterns"));
         let (allowed, denied) = sets.all_of()?;
-        Ok(Arc::new(PromptChecks {
+        let rules = PromptRules {
             allowed,
             denied,
             all_roles: self.match_all_roles,
             all_messages: self.match_all_conversation_history,
+        };
+        Ok(Arc::new(PromptChecks {
+            rules: Arc::new(rules),
             fail_mode: self.fail_mode,
             limit: self.max_req_body_size,
             log: RateLimitedLog::default(),
@@ -80,11 +84,16 @@ impl Definition for AiPromptGuard {
     }
 }
 
-struct PromptChecks {
+/// What messages are checked, and against what.
+struct PromptRules {
     allowed: Option<Arc<RegexSet>>,
     denied: Option<Arc<RegexSet>>,
     all_roles: bool,
     all_messages: bool,
+}
+
+struct PromptChecks {
+    rules: Arc<PromptRules>,
     fail_mode: GuardFailMode,
     limit: u64,
     log: RateLimitedLog,
@@ -100,8 +109,9 @@ enum Judgement {
     NotChecked(&'static str),
 }
 
-impl PromptChecks {
-    fn judge(&self, exchange: &Exchange, is_json: bool, plain: &[u8]) -> Result<(), Judgement> {
+impl PromptRules {
+    /// `added` are the numbers of messages that the gateway has put before and after those of the request.
+    fn judge(&self, added: (u64, u64), is_json: bool, plain: &[u8]) -> Result<(), Judgement> {
         let refused = |fault: ChatFault| Judgement::Refused(fault.text().to_owned());
         let chat = match ChatBody::read(plain) {
             // Readers of JSON differ in what they still take for JSON.
@@ -111,7 +121,7 @@ impl PromptChecks {
         let Some(messages) = chat.messages().map_err(refused)? else {
             return Err(Judgement::NotChecked("its body has no `messages`"));
         };
-        let messages = if self.all_messages { &messages[..] } else { chat::without_added(exchange, &messages) };
+        let messages = if self.all_messages { &messages[..] } else { chat::without_added(added, &messages) };
         self.check(messages).map_err(|problem| Judgement::Refused(problem.to_owned()))?;
         match OTHER_PROMPTS.iter().any(|name| chat.has(name)) {
             true => Err(Judgement::NotChecked("its body has prompts beside its `messages`")),
@@ -137,7 +147,9 @@ impl PromptChecks {
             false => Ok(()),
         }
     }
+}
 
+impl PromptChecks {
     /// Decides about a request that cannot be checked.
     fn not_checked(&self, exchange: &mut Exchange, reason: &str) -> Result<(), Stop> {
         match self.fail_mode {
@@ -171,16 +183,15 @@ impl Plugin for PromptChecks {
         Ok(Some(self.limit))
     }
 
-    fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<Flow<'static>, Stop> {
+    fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
         let is_json = content_type::of_request(exchange)?.is_none_or(content_type::is_json);
-        let plain = coding::plain(&exchange.request.head, body, self.limit);
-        let plain = plain.map_err(|opaque| Stop::Respond(opaque.status()))?;
-        match self.judge(exchange, is_json, &plain) {
-            Ok(()) => {}
-            Err(Judgement::NotChecked(reason)) => self.not_checked(exchange, reason)?,
-            Err(Judgement::Refused(text)) => return Err(RefusalResponse::new(400, "message", &text).send(exchange)),
-        }
-        Ok(Flow::Continue)
+        let (rules, added) = (Arc::clone(&self.rules), chat::added(exchange));
+        let read = move |plain: &[u8]| rules.judge(added, is_json, plain);
+        chat::read(exchange, self.limit, body, read, |exchange, _, judgement| match judgement {
+            Ok(()) => Ok(()),
+            Err(Judgement::NotChecked(reason)) => self.not_checked(exchange, reason),
+            Err(Judgement::Refused(text)) => Err(RefusalResponse::new(400, "message", &text).send(exchange)),
+        })
     }
 }
 
@@ -189,6 +200,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::content::elsewhere::MOST_AT_ONCE;
     use crate::testing::{body, build, exchange, get, on_request, on_request_body, refused};
 
     const NOT_ALLOWED: Option<&str> = Some("Request doesn't match allow patterns");
@@ -281,6 +293,18 @@ mod tests {
         assert_eq!(on_request(&step("error"), &mut get("/")), Err(Stop::Answered));
         let small = build::<AiPromptGuard>(json!({"max_req_body_size": 5}));
         assert_eq!(small.whole_request(&mut get("/")), Ok(Some(5)));
+    }
+
+    #[test]
+    fn long_bodies_are_checked_elsewhere() {
+        let step = build::<AiPromptGuard>(json!({"deny_patterns": ["bad"]}));
+        for (end, want) in [("good", None), ("bad", DENIED)] {
+            let long = conversation(&[("user", &format!("{}{end}", " ".repeat(MOST_AT_ONCE)))]);
+            let mut content = long.clone().into_bytes();
+            let mut exchange = get("/");
+            assert!(matches!(step.on_request_body(&mut exchange, &mut content), Ok(Flow::Wait(_))));
+            assert_eq!(message(&step, "application/json", &long).as_deref(), want);
+        }
     }
 
     #[test]

@@ -31,8 +31,9 @@ use self::fetched::{FetchedDefinition, SpecUrlOptions, unavailable};
 use self::parameter::{JsonReader, ParameterPlace, ParameterTexts};
 use self::response_rules::ResponseRules;
 use self::style::TextPairs;
-use super::request_validation::{BodyBounds, Fault, MOST_AT_ONCE, elsewhere};
+use super::request_validation::{BodyBounds, Fault};
 use crate::answer::RefusalResponse;
+use crate::content::elsewhere::{MOST_AT_ONCE, elsewhere, is_long};
 use crate::content::{coding, content_type};
 use crate::rate_limited_log::RateLimitedLog;
 
@@ -485,8 +486,7 @@ impl Plugin for DefinedRequests {
         let Ok(operation) = definition.operation(exchange).map(Arc::clone) else { return Ok(Flow::Continue) };
         let target =
             BodyTarget { definition, operation, head: exchange.request.head.clone(), client: exchange.client.addr };
-        // The decoded size is not known in advance.
-        if body.len() > MOST_AT_ONCE || target.head.value(b"content-encoding").is_some() {
+        if is_long(&target.head, body) {
             return Ok(Flow::wait(self.check_elsewhere(exchange, body, target)));
         }
         let faults = self.0.check_body(&target, body)?;

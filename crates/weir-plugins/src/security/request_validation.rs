@@ -1,8 +1,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::num::NonZero;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::paths::LocationSegment;
@@ -15,8 +14,8 @@ use weir_plugin::{AllOf, Build, ConfigError, Definition, Exchange, Flow, Held, P
 
 use crate::content::coding::{self, Opaque};
 use crate::content::content_type;
+use crate::content::elsewhere::{elsewhere, is_long};
 use crate::content::json::{JsonError, JsonToken, Scanner};
-use crate::fair_turns::FairTurns;
 use crate::options::json_schema;
 
 /// Requires that the header fields and the body of a request match JSON Schemas.
@@ -78,22 +77,11 @@ fn default_rejected_code() -> u16 {
     400
 }
 
-/// Larger bodies are validated on another thread.
-pub(super) const MOST_AT_ONCE: usize = 16 << 10;
 /// The memory for one value of a parsed body, in bytes: an upper bound of the average.
 const VALUE_BYTES: u64 = 128;
 /// The most bytes of a request that are quoted in a refusal, and the most bytes of a refusal.
 const MOST_QUOTED: usize = 100;
 const MAX_MESSAGE: usize = 1000;
-
-/// The most bodies that wait to be validated, a quarter of them of one client. They are held content as well.
-const MOST_WAITING: usize = 4096;
-
-/// Limits concurrent validations to half of the processors, over all workers, which need processors as well.
-static JUDGED_AT_A_TIME: LazyLock<Arc<FairTurns>> = LazyLock::new(|| {
-    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-    Arc::new(FairTurns::new((processors / 2).max(1), MOST_WAITING))
-});
 
 impl Definition for RequestValidation {
     const NAME: &'static str = "request-validation";
@@ -215,21 +203,6 @@ impl BodyValidation {
     }
 }
 
-/// Runs `work` on another thread, once it has a turn. The turn belongs to the work, which continues even if its
-/// request has been cancelled.
-pub(super) async fn elsewhere<T: Send + 'static>(
-    client: IpAddr,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Stop> {
-    let turn = JUDGED_AT_A_TIME.take(client).await.ok_or(Stop::Respond(503))?;
-    let run = move || {
-        let done = work();
-        drop(turn);
-        done
-    };
-    tokio::task::spawn_blocking(run).await.map_err(|_| Stop::Internal)
-}
-
 impl Plugin for BodyValidation {
     fn phases(&self) -> Phases {
         Phases::REQUEST.and(Phases::REQUEST_BODY)
@@ -249,8 +222,7 @@ impl Plugin for BodyValidation {
 
     fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
         let is_form = content_type::of_request(exchange)?.is_some_and(content_type::is_form);
-        // The decoded size is not known in advance.
-        if body.len() > MOST_AT_ONCE || exchange.request.head.value(b"content-encoding").is_some() {
+        if is_long(&exchange.request.head, body) {
             return Ok(Flow::wait(self.check_elsewhere(exchange, body, is_form)));
         }
         let verdict = self.body.judge(&exchange.request.head, body, is_form, exchange.client.addr);

@@ -10,7 +10,7 @@ use crate::content::chat::{self, ChatBody, PromptMessage};
 ///
 /// The rest of the body stays as it is. A request whose body has no list `messages` is answered with 400: bind the plugin to routes that
 /// have only such requests. It runs after `ai-prompt-template` and before `ai-prompt-guard`, for which
-/// an added message is never the last one of a user.
+/// an added message is never the last one of a user. Bodies of more than 16 KiB, and compressed ones, are read on another thread.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AiPromptDecorator {
@@ -38,9 +38,8 @@ impl Definition for AiPromptDecorator {
         if self.prepend.is_empty() && self.append.is_empty() {
             return Err(ConfigError::new("", "adds nothing; give `prepend` or `append`"));
         }
-        Ok(Arc::new(AddedMessages {
-            before: chat::written(&self.prepend),
-            after: chat::written(&self.append),
+        Ok(Arc::new(PromptDecoration {
+            added: Arc::new(AddedMessages { before: chat::written(&self.prepend), after: chat::written(&self.append) }),
             counts: (self.prepend.len(), self.append.len()),
             limit: self.max_req_body_size,
         }))
@@ -51,12 +50,16 @@ impl Definition for AiPromptDecorator {
 struct AddedMessages {
     before: String,
     after: String,
+}
+
+struct PromptDecoration {
+    added: Arc<AddedMessages>,
     /// How many are before and after those of a request.
     counts: (usize, usize),
     limit: u64,
 }
 
-impl Plugin for AddedMessages {
+impl Plugin for PromptDecoration {
     fn phases(&self) -> Phases {
         Phases::REQUEST.and(Phases::REQUEST_BODY)
     }
@@ -69,14 +72,18 @@ impl Plugin for AddedMessages {
         Ok(Some(self.limit))
     }
 
-    fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<Flow<'static>, Stop> {
-        chat::replace(exchange, AiPromptDecorator::NAME, self.limit, body, |_, plain| {
+    fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
+        let added = Arc::clone(&self.added);
+        let read = move |plain: &[u8]| {
             let chat = ChatBody::read(plain).map_err(|fault| fault.text().to_owned())?;
             let no_list = || "The body has no list `messages`".to_owned();
-            chat.with_messages(&self.before, &self.after).ok_or_else(no_list)
-        })?;
-        chat::note_added(exchange, self.counts.0, self.counts.1);
-        Ok(Flow::Continue)
+            chat.with_messages(&added.before, &added.after).ok_or_else(no_list)
+        };
+        chat::read(exchange, self.limit, body, read, |exchange, body, made| {
+            chat::replace(exchange, AiPromptDecorator::NAME, body, made)?;
+            chat::note_added(exchange, self.counts.0, self.counts.1);
+            Ok(())
+        })
     }
 }
 
@@ -85,7 +92,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::testing::{body, build, exchange, get, on_request, refused};
+    use crate::content::elsewhere::MOST_AT_ONCE;
+    use crate::testing::{body, build, exchange, finished, get, on_request, on_request_body, refused};
 
     #[test]
     fn messages_are_added_or_the_request_is_refused() {
@@ -114,6 +122,24 @@ mod tests {
         assert_eq!(without.response.status, 400);
         let small = build::<AiPromptDecorator>(json!({"append": own("b"), "max_req_body_size": 5}));
         assert_eq!(small.whole_request(&mut get("/")), Ok(Some(5)));
+    }
+
+    #[test]
+    fn long_bodies_are_read_elsewhere() {
+        let step = build::<AiPromptDecorator>(json!({"append": [{"role": "user", "content": "b"}]}));
+        let with = |length: usize| format!("{{\"messages\": [{}]}}", " ".repeat(length));
+        for (content, is_read_elsewhere) in [(with(100), false), (with(MOST_AT_ONCE), true)] {
+            let (mut exchange, mut made) = (get("/"), content.clone().into_bytes());
+            let turn = step.on_request_body(&mut exchange, &mut made);
+            assert_eq!(matches!(turn, Ok(Flow::Wait(_))), is_read_elsewhere);
+            finished(turn).expect("it has a list");
+            let made = String::from_utf8(made).expect("text");
+            assert_eq!(made, r#"{"messages": [{"role":"user","content":"b"}]}"#);
+            assert_eq!(chat::added(&exchange), (0, 1));
+        }
+        let mut refused = get("/");
+        assert_eq!(on_request_body(&step, &mut refused, &" ".repeat(MOST_AT_ONCE + 1)), Err(Stop::Answered));
+        assert_eq!(body(&refused), "{\"message\":\"ai-prompt-decorator: The body is not an object in JSON\"}\n");
     }
 
     #[test]

@@ -14,7 +14,8 @@ use crate::transform::body_transformer::{BodyTemplate, Scene};
 /// A request has the name of a template and values, such as `{"template_name": "code", "language": "Rust"}`. `{{language}}` in a
 /// template is replaced by the value, and by nothing if the request has none; the syntax is that of `body-transformer`. A value is put in
 /// unchanged and cannot leave its message: unlike in APISIX, it is not escaped for HTML. The new body has the model and the messages of
-/// the template, and nothing else of the request. A request without a known `template_name` is answered with 400.
+/// the template, and nothing else of the request. A request without a known `template_name` is answered with 400. Bodies of more than 16 KiB, and compressed
+/// ones, are read on another thread.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AiPromptTemplate {
@@ -133,14 +134,12 @@ impl PromptTemplate {
 }
 
 impl PromptTemplates {
-    fn made(&self, exchange: &Exchange, plain: &[u8]) -> Result<Vec<u8>, String> {
-        let told = |fault: chat::ChatFault| fault.text().to_owned();
-        let root = ChatBody::read(plain).and_then(|chat| chat.value()).map_err(told)?;
+    fn made(&self, exchange: &Exchange, root: &Value) -> Result<Vec<u8>, String> {
         let name = root.get("template_name").ok_or("The body has no `template_name`")?;
         let name = name.as_str().ok_or("The member `template_name` is not a text")?;
         let known = self.templates.iter().find(|(own, _)| name == &**own);
         let (_, template) = known.ok_or_else(|| format!("There is no template `{}`", quoted(name)))?;
-        template.render(exchange, &root, usize::try_from(self.limit).unwrap_or(usize::MAX))
+        template.render(exchange, root, usize::try_from(self.limit).unwrap_or(usize::MAX))
     }
 }
 
@@ -157,25 +156,30 @@ impl Plugin for PromptTemplates {
         Ok(Some(self.limit))
     }
 
-    fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<Flow<'static>, Stop> {
-        chat::replace(exchange, AiPromptTemplate::NAME, self.limit, body, |exchange, plain| {
-            self.made(exchange, plain)
-        })?;
-        Ok(Flow::Continue)
+    fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
+        let read = |plain: &[u8]| {
+            let told = |fault: chat::ChatFault| fault.text().to_owned();
+            ChatBody::read(plain).and_then(|chat| chat.value()).map_err(told)
+        };
+        chat::read(exchange, self.limit, body, read, |exchange, body, root| {
+            let made = root.and_then(|root| self.made(exchange, &root));
+            chat::replace(exchange, AiPromptTemplate::NAME, body, made)
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{body, build, exchange, get, on_request, refused};
+    use crate::content::elsewhere::MOST_AT_ONCE;
+    use crate::testing::{body, build, exchange, finished, get, on_request, refused};
 
     fn made(options: &Value, content: &str) -> Result<Value, String> {
         let step = build::<AiPromptTemplate>(options.clone());
         let mut exchange = exchange("POST / HTTP/1.1\nHost: h\nContent-Length: 9");
         on_request(&step, &mut exchange).expect("it has a body");
         let mut content = content.as_bytes().to_vec();
-        match step.on_request_body(&mut exchange, &mut content).map(drop) {
+        match finished(step.on_request_body(&mut exchange, &mut content)) {
             Ok(()) => Ok(serde_json::from_slice(&content).expect("JSON")),
             Err(_) => Err(body(&exchange).to_owned()),
         }
@@ -200,6 +204,19 @@ mod tests {
         assert_eq!((&missing["model"], &missing["messages"][1]["content"]), (&json!("m-"), &json!("a  .")));
         let two = made(&options, r#"{"template_name": "two", "stream": true}"#);
         assert_eq!(two, Ok(json!({"messages": [{"role": "assistant", "content": "2"}]})));
+    }
+
+    #[test]
+    fn long_bodies_are_read_elsewhere() {
+        let step = build::<AiPromptTemplate>(json!({"templates": [{"name": "one", "template": template("{{a}}")}]}));
+        let long = "a".repeat(MOST_AT_ONCE);
+        let (mut exchange, mut content) =
+            (get("/"), json!({"template_name": "one", "a": long}).to_string().into_bytes());
+        let turn = step.on_request_body(&mut exchange, &mut content);
+        assert!(matches!(turn, Ok(Flow::Wait(_))));
+        finished(turn).expect("there is such a template");
+        let made: Value = serde_json::from_slice(&content).expect("JSON");
+        assert_eq!(made["messages"][1]["content"], json!(long));
     }
 
     #[test]
