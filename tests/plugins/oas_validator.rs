@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
-use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, TempDir, eventually, skipped};
+use weir_testkit::{Answer, Client, DEADLINE, Gate, Gateway, Origin, TempDir, eventually, skipped};
 
 /// The definitions stand as blocks of text in the file.
 fn gateway(origin: &Origin, options: &str, definition: &str) -> Gateway {
@@ -316,6 +316,10 @@ fn serve(served: &Mutex<(u16, String)>, status: u16, content: &str) {
 
 /// A gateway whose definition is at a URL, and is renewed after a second.
 fn fetching(origin: &Origin, server: &Origin) -> Gateway {
+    fetching_with(origin, server, "verbose_errors: true")
+}
+
+fn fetching_with(origin: &Origin, server: &Origin, option: &str) -> Gateway {
     Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
         "plugin_metadata: [{{ id: oas-validator, spec_url_ttl: 1 }}]
 routes:
@@ -324,7 +328,7 @@ routes:
       oas-validator:
         spec_url: http://{}/pets.yaml?token=secret
         spec_url_request_headers: {{ X-Key: a-key }}
-        verbose_errors: true
+        {option}
     upstream: {{ nodes: {{ \"{}\": 1 }} }}
 ",
         server.addr(),
@@ -368,6 +372,41 @@ fn oas_validator_reads_its_definition_from_a_url_and_renews_it() {
     eventually("it is read again", DEADLINE, || answers("/a"));
     assert!(server.requests().len() > seen);
     assert!(!answers("/b"));
+}
+
+#[test]
+fn oas_validator_judges_a_response_by_the_definition_of_its_request() {
+    let definition = |version: u32, kind: &str| {
+        format!(
+            "openapi: 3.1.0\npaths: {{ /a: {{ post: {{ responses: {{ default: {{ content: {{ application/json: \
+             {{ schema: {{ type: {kind} }} }} }} }} }} }} }}, /v{version}: {{ get: {{ responses: {{ default: {{}} }} }} }} }}"
+        )
+    };
+    let gate = Gate::new();
+    let opened = gate.clone();
+    let origin = Origin::serving(move |request| match &*request.method {
+        "POST" => {
+            opened.wait();
+            Answer::with(200, "Content-Type: application/json\r\n", "[1]")
+        }
+        _ => Answer::ok("a version"),
+    });
+    let (server, served) = spec_server(200, &definition(1, "array"));
+    let gateway = fetching_with(&origin, &server, "validate_responses: refuse");
+    let mut client = gateway.client();
+    client.send("POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n");
+    origin.wait_requests(1);
+    // Replaced more than once meanwhile.
+    for (version, kind) in [(2, "object"), (3, "string"), (4, "integer")] {
+        serve(&served, 200, &definition(version, kind));
+        let target = format!("/v{version}");
+        eventually("the definition is in use", DEADLINE, || gateway.get(&target).status == 200);
+    }
+    gate.open();
+    let answer = client.response().expect("an answer");
+    assert_eq!((answer.status, answer.text()), (200, "[1]".to_owned()));
+    let answer = gateway.client().ask("POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n").expect("an answer");
+    assert_eq!(answer.status, 502, "the current one wants another type");
 }
 
 #[test]

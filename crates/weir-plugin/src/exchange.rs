@@ -1,5 +1,6 @@
 //! One exchange, as seen by plugins, variables and logs: a request, its response, and the attempts at an upstream.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -264,7 +265,7 @@ impl Deref for KeptContent {
     }
 }
 
-/// Plugins' data about an exchange: three numbers, or content. Few plugins have any, so a list is the fastest map.
+/// Plugins' data about an exchange: three numbers, content, or a value that others share. Few plugins have any, so a list is the fastest map.
 #[derive(Clone, Debug, Default)]
 pub struct Notes(Option<Box<NoteLists>>);
 
@@ -272,6 +273,7 @@ pub struct Notes(Option<Box<NoteLists>>);
 struct NoteLists {
     numbers: Vec<(NoteKey, [u64; 3])>,
     kept: Vec<(NoteKey, Kept)>,
+    values: Vec<(NoteKey, Arc<dyn Any + Send + Sync>)>,
 }
 
 fn replace_value(all: &mut Vec<(Box<str>, Box<[u8]>)>, name: &str, value: &[u8]) {
@@ -313,10 +315,24 @@ impl Notes {
         self.0.as_ref().is_some_and(|lists| !lists.kept.is_empty())
     }
 
+    /// Holds a value under a key until the exchange has ended; an earlier one is dropped.
+    pub fn hold<T: Send + Sync + 'static>(&mut self, key: NoteKey, value: Arc<T>) {
+        let lists = self.0.get_or_insert_default();
+        lists.values.retain(|(at, _)| *at != key);
+        lists.values.push((key, value));
+    }
+
+    /// The value that is held under a key.
+    pub fn held<T: Send + Sync + 'static>(&self, key: NoteKey) -> Option<Arc<T>> {
+        let (_, value) = self.0.as_ref()?.values.iter().find(|(at, _)| *at == key)?;
+        Arc::clone(value).downcast().ok()
+    }
+
     /// Removes all notes; memory is kept.
     fn clear(&mut self) {
         if let Some(lists) = &mut self.0 {
             lists.numbers.clear();
+            lists.values.clear();
             lists.kept.clear();
         }
     }

@@ -62,7 +62,8 @@ pub(crate) struct OasValidator {
     spec: Option<String>,
     /// The `http` or `https` URL of the definition, in place of `spec`. It is read when the first request needs it, and again when it is
     /// older than `spec_url_ttl`, while requests are judged by the last one; so they are if it cannot be read again, or what is read has
-    /// a fault. As long as it could never be read, requests are answered with 503. After a failure, the next attempt is made at the
+    /// a fault. A request and its response are judged by the same definition; while requests last that 16 earlier ones are for, no other
+    /// one is used. As long as it could never be read, requests are answered with 503. After a failure, the next attempt is made at the
     /// earliest 5 seconds later. Redirects are not followed. The regular expressions in it take at most 256 MiB when they are compiled, two
     /// such definitions are compiled at a time, and requests wait 10 seconds longer than `timeout` at most.
     #[schemars(length(min = 1))]

@@ -2,7 +2,7 @@
 //! compiled stays in use.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use http::header::{ACCEPT, HeaderMap, HeaderValue};
@@ -27,6 +27,8 @@ const MOST_COMPILING: Duration = Duration::from_secs(10);
 const MOST_AT_A_TIME: usize = 2;
 /// The most bytes that the regular expressions of a definition at a URL take together when they are compiled: as those of a configuration.
 const MOST_PATTERN_BYTES: usize = 256 << 20;
+/// The most earlier definitions that exchanges hold while they last: each takes memory. No other one is taken into use meanwhile.
+const MOST_EARLIER: usize = 16;
 /// The most bytes of what the log says about a failure.
 const MOST_TOLD: usize = 1_000;
 
@@ -51,8 +53,8 @@ pub(super) struct FetchedDefinition {
     /// How long requests wait for the first one.
     most_wait: Duration,
     kept: Arc<KeptDefinition>,
-    /// The version by which an exchange is judged: all of it by the same.
-    version: NoteKey,
+    /// The definition by which an exchange is judged: all of it by the same.
+    held: NoteKey,
 }
 
 /// How a definition is asked for.
@@ -71,9 +73,9 @@ struct KeptDefinition {
 
 #[derive(Default)]
 struct KnownDefinition {
-    current: Option<DefinitionVersion>,
-    /// For the exchanges that began before the current one was read.
-    previous: Option<DefinitionVersion>,
+    current: Option<Arc<ApiDefinition>>,
+    /// Those before the current one, by which exchanges may still be judged.
+    earlier: Vec<Weak<ApiDefinition>>,
     /// When the current one was read, or found to be still the same.
     read_at: Option<Instant>,
     /// When the last attempt has failed; `None` if it succeeded.
@@ -82,12 +84,6 @@ struct KnownDefinition {
     is_uncounted: bool,
     /// The attempt under way; its sender is dropped when it ends.
     attempt: Option<watch::Receiver<()>>,
-}
-
-#[derive(Clone)]
-struct DefinitionVersion {
-    number: u64,
-    definition: Arc<ApiDefinition>,
 }
 
 /// What an exchange finds.
@@ -114,13 +110,7 @@ impl SpecUrlOptions {
         let kept = build.shared("oas-definition", &source, KeptDefinition::default);
         let request = Arc::new(FetchRequest { service, fields, with_responses: self.with_responses });
         let most_wait = self.timeout + MOST_COMPILING;
-        Ok(FetchedDefinition {
-            request,
-            renewed_after: self.renewed_after,
-            most_wait,
-            kept,
-            version: NoteKey::unique(),
-        })
+        Ok(FetchedDefinition { request, renewed_after: self.renewed_after, most_wait, kept, held: NoteKey::unique() })
     }
 }
 
@@ -159,14 +149,9 @@ impl FetchedDefinition {
         }
     }
 
-    /// The definition by which the exchange is judged since it began; `None` if it has been replaced more than once meanwhile.
+    /// The definition by which the exchange is judged since it began; `None` if it has begun without one.
     pub(super) fn of(&self, exchange: &Exchange) -> Option<Arc<ApiDefinition>> {
-        let number = exchange.notes.read(self.version).map(|[number, ..]| number);
-        let known = self.kept.known();
-        let mut versions = known.current.iter().chain(&known.previous);
-        let version = versions.find(|version| Some(version.number) == number).cloned();
-        drop(known);
-        version.map(|version| version.definition)
+        exchange.notes.held(self.held)
     }
 
     fn find(&self, exchange: &mut Exchange) -> DefinitionLookup {
@@ -176,9 +161,9 @@ impl FetchedDefinition {
             known.attempt = Some(self.attempt());
         }
         match (&known.current, &known.attempt) {
-            (Some(version), _) => {
-                exchange.notes.write(self.version, [version.number, 0, 0]);
-                DefinitionLookup::Known { definition: Arc::clone(&version.definition), has_failed: known.is_uncounted }
+            (Some(definition), _) => {
+                exchange.notes.hold(self.held, Arc::clone(definition));
+                DefinitionLookup::Known { definition: Arc::clone(definition), has_failed: known.is_uncounted }
             }
             (None, Some(attempt)) => DefinitionLookup::Awaited(attempt.clone()),
             (None, None) => DefinitionLookup::Missing,
@@ -225,7 +210,7 @@ impl FetchRequest {
     }
 }
 
-fn compile(text: String, with_responses: bool) -> Result<Arc<ApiDefinition>, String> {
+pub(super) fn compile(text: String, with_responses: bool) -> Result<Arc<ApiDefinition>, String> {
     let (compiled, is_spent) =
         pattern_budget::within(MOST_PATTERN_BYTES, || ApiDefinition::shared(text, with_responses));
     if is_spent {
@@ -248,12 +233,9 @@ impl KeptDefinition {
     fn end_attempt(&self, read: Result<Arc<ApiDefinition>, String>, name: &str) {
         let mut known = self.known();
         known.attempt = None;
-        match read {
-            Ok(definition) => {
-                if known.keep(definition) {
-                    tracing::info!("oas-validator: the definition at {name} is in use");
-                }
-            }
+        match read.and_then(|definition| known.keep(definition)) {
+            Ok(true) => tracing::info!("oas-validator: the definition at {name} is in use"),
+            Ok(false) => {}
             Err(why) => {
                 let what = match &known.current {
                     Some(_) => "the last one stays in use",
@@ -278,15 +260,21 @@ impl KnownDefinition {
     }
 
     /// Returns whether it is another one than before.
-    fn keep(&mut self, definition: Arc<ApiDefinition>) -> bool {
+    ///
+    /// # Errors
+    /// Exchanges hold too many earlier ones.
+    fn keep(&mut self, definition: Arc<ApiDefinition>) -> Result<bool, String> {
+        let is_other = self.current.as_ref().is_none_or(|current| !Arc::ptr_eq(current, &definition));
+        if is_other {
+            self.earlier.retain(|earlier| earlier.strong_count() > 0);
+            if self.earlier.len() >= MOST_EARLIER {
+                return Err(format!("requests are still judged by {MOST_EARLIER} earlier ones"));
+            }
+            let replaced = self.current.replace(definition);
+            self.earlier.extend(replaced.map(|replaced| Arc::downgrade(&replaced)));
+        }
         (self.read_at, self.failed, self.is_uncounted) = (Some(Instant::now()), None, false);
-        let number = match &self.current {
-            Some(version) if Arc::ptr_eq(&version.definition, &definition) => return false,
-            Some(version) => version.number + 1,
-            None => 0,
-        };
-        self.previous = self.current.replace(DefinitionVersion { number, definition });
-        true
+        Ok(is_other)
     }
 }
 
@@ -309,5 +297,23 @@ mod tests {
         assert_eq!(compiled(definition(5, 5)), Ok(()));
         let told = compiled(definition(200, 57)).expect_err("one too many");
         assert!(told.starts_with("its regular expressions take more than 268435456 bytes"), "{told}");
+    }
+
+    #[test]
+    fn earlier_definitions_are_held_by_exchanges_up_to_a_number() {
+        let mut known = KnownDefinition::default();
+        let definition = |path: usize| {
+            compile(format!("openapi: 3.1.0\npaths: {{ /{path}: {{ get: {{}} }} }}"), false).expect("it is valid")
+        };
+        let held: Vec<_> = (0..=MOST_EARLIER).map(definition).collect();
+        for definition in &held {
+            assert_eq!(known.keep(Arc::clone(definition)), Ok(true));
+        }
+        assert_eq!(known.keep(Arc::clone(&held[MOST_EARLIER])), Ok(false), "it is the current one");
+        let next = definition(MOST_EARLIER + 1);
+        let told = known.keep(Arc::clone(&next)).expect_err("one too many");
+        assert_eq!(told, "requests are still judged by 16 earlier ones");
+        drop(held);
+        assert_eq!(known.keep(next), Ok(true));
     }
 }
