@@ -5,7 +5,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use weir_plugin::proto::Method;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, HasMetadata, Phases, Plugin, Stage, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, HasMetadata, NoteKey, Phases, Plugin, Stage, Stop};
 
 use crate::answer::RefusalResponse;
 use crate::content::graphql::request::{self, GraphqlBody};
@@ -24,7 +24,8 @@ pub(crate) struct GraphqlLimitCount {
 ///
 /// It has the options of `limit-count`, and counts the cost of a query where that plugin counts 1. A query is refused if its cost is more
 /// than what is left of one limit, and then costs nothing: with `rules`, all are checked before one counts. Of several operations in a
-/// document, the most expensive one counts. Only POST is accepted, with the query in the body, as JSON or `application/graphql`: other
+/// document, the most expensive one counts. Responses have what was counted, or would have been, in `X-Graphql-Query-Cost`, unless
+/// `show_limit_quota_header` is `false`. Only POST is accepted, with the query in the body, as JSON or `application/graphql`: other
 /// methods are answered with 405, other types with 415, and what is no GraphQL request with 400. The schema is not known: lengths of lists are known by the names of arguments, in place of APISIX's cost
 /// decorations. `graphql-threat-protection` bounds each query alone.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -129,8 +130,9 @@ impl Definition for GraphqlLimitCount {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let names = build.metadata::<GraphqlLimitCount>();
+        let shown = self.limit.shows_quota().then(NoteKey::unique);
         let limits = self.limit.limits(GraphqlLimitCount::NAME, Replaceable::never(), &names, build)?;
-        Ok(Arc::new(QueryCostLimiter { own: self.own, limits }))
+        Ok(Arc::new(QueryCostLimiter { own: self.own, limits, shown }))
     }
 }
 
@@ -141,7 +143,12 @@ impl HasMetadata for GraphqlLimitCount {
 struct QueryCostLimiter {
     own: QueryCostOptions,
     limits: CountedLimits,
+    /// The note of what a query counts, if responses tell it.
+    shown: Option<NoteKey>,
 }
+
+/// The field of responses with what the query counts.
+const COST_FIELD: &[u8] = b"X-Graphql-Query-Cost";
 
 impl QueryCostLimiter {
     /// What a body costs.
@@ -182,7 +189,8 @@ fn refuse(exchange: &mut Exchange, status: u16, problem: &str) -> Stop {
 
 impl Plugin for QueryCostLimiter {
     fn phases(&self) -> Phases {
-        Phases::REQUEST.and(Phases::REQUEST_BODY).and(self.limits.phases())
+        let shown = if self.shown.is_some() { Phases::RESPONSE } else { Phases::NONE };
+        Phases::REQUEST.and(Phases::REQUEST_BODY).and(self.limits.phases()).and(shown)
     }
 
     fn start(&self) -> Result<(), String> {
@@ -214,15 +222,23 @@ impl Plugin for QueryCostLimiter {
         let plain = coding::plain(&exchange.request.head, body, self.own.max_body_size);
         let plain = plain.map_err(|opaque| Stop::Respond(opaque.status()))?;
         let cost = self.cost(is_json, &plain).map_err(|problem| refuse(exchange, 400, &problem))?;
+        let score = self.own.score(cost);
+        if let Some(key) = self.shown {
+            exchange.notes.write(key, [score, 0, 0]);
+        }
         let most = self.own.max_cost;
         if most > 0.0 && cost as f64 > most {
             let problem = format!("The cost of the query is {cost}, and at most {most} is allowed");
             return Err(refuse(exchange, 403, &problem));
         }
-        self.limits.take(exchange, self.own.score(cost))
+        self.limits.take(exchange, score)
     }
 
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        if let Some([score, ..]) = self.shown.and_then(|key| exchange.notes.read(key)) {
+            // Fails only for invalid values, which numbers never are.
+            exchange.response.head.set(COST_FIELD, score.to_string().as_bytes()).map_err(|_| Stop::Internal)?;
+        }
         self.limits.show(exchange)
     }
 }
@@ -281,10 +297,32 @@ mod tests {
         let (end, exchange) = posted(&step, "{a {b {c}}}");
         let want = "{\"message\":\"The cost of the query is 3, and at most 2.5 is allowed\"}\n";
         assert_eq!((end, exchange.response.status, body(&exchange)), (Err(Stop::Answered), 403, want));
+        assert_eq!(sent(&exchange, "x-graphql-query-cost"), Some("3"));
         let (end, exchange) = posted(&step, "{a");
         assert_eq!((end, exchange.response.status), (Err(Stop::Answered), 400));
         assert_eq!(sent(&exchange, "x-ratelimit-remaining"), None);
+        assert_eq!(sent(&exchange, "x-graphql-query-cost"), None);
         assert_eq!(on_request(&step, &mut get("/")), Err(Stop::Respond(405)));
+    }
+
+    #[test]
+    fn responses_tell_what_their_query_counts_unless_they_tell_no_quota() {
+        let with = |shows: bool| {
+            build::<GraphqlLimitCount>(json!({
+                "count": 10, "time_window": 60, "score_factor": 1.5, "show_limit_quota_header": shows,
+            }))
+        };
+        for (query, end, cost) in [("{a {b {c}}}", Ok(()), "5"), ("{a {b {c {d}}}}", Err(Stop::Respond(503)), "6")] {
+            let (shown, hidden) = (with(true), with(false));
+            if end.is_err() {
+                posted(&shown, "{a {b {c}}}").0.expect("the first one passes");
+                posted(&hidden, "{a {b {c}}}").0.expect("the first one passes");
+            }
+            let (found, exchange) = posted(&shown, query);
+            assert_eq!((found, sent(&exchange, "x-graphql-query-cost")), (end, Some(cost)));
+            let (found, exchange) = posted(&hidden, query);
+            assert_eq!((found, sent(&exchange, "x-graphql-query-cost")), (end, None));
+        }
     }
 
     #[test]

@@ -185,6 +185,11 @@ impl Definition for LimitCount {
 }
 
 impl LimitCount {
+    /// Whether responses tell what is left.
+    pub(super) fn shows_quota(&self) -> bool {
+        self.show_limit_quota_header
+    }
+
     /// The limits of a plugin with these options; `names` are those of the response fields.
     pub(super) fn limits(
         mut self,
