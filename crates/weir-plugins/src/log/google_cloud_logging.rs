@@ -12,7 +12,7 @@ use weir_plugin::{AllOf, Build, ConfigError, Definition, HasMetadata, Plugin, St
 use weir_records::{Destination, Record, RecordSending, SendOutcome};
 use weir_services::http_answer;
 
-use self::account::{GoogleAuthConfig, GoogleCredentials, GoogleTokens};
+use self::account::{FileReading, GoogleAuthConfig, GoogleCredentials, GoogleTokens};
 use crate::log::bodies::BodyCaptures;
 use crate::log::captured::{self, RecordWriter};
 use crate::log::logger::ExchangeLogger;
@@ -29,10 +29,11 @@ use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, Sin
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GoogleCloudLogging {
-    /// The key of the service account. Either this or `auth_file` is required.
+    /// The key of the service account, with the members of the file that Google offers for download. Either this or `auth_file` is
+    /// required.
     auth_config: Option<GoogleAuthConfig>,
     /// The path of a file with the key of the service account, in JSON as Google offers it for download. It is read again for each access
-    /// token. In a resource of a store (Admin API, etcd), it must be in a directory that `resource_files` of the node's configuration file
+    /// token, within 10 seconds. In a resource of a store (Admin API, etcd), it must be in a directory that `resource_files` of the node's configuration file
     /// lists, and a relative path starts at the directory of the configuration file; otherwise, at the working directory of the process.
     #[schemars(extend("x-weir-reaches" = "file"))]
     auth_file: Option<String>,
@@ -97,7 +98,10 @@ impl Definition for GoogleCloudLogging {
                 account.map(|account| (account.place(), GoogleCredentials::Account(Box::new(account))))
             }
             (None, Some(path)) => build.read_file(path, "auth_file").map(|file| {
-                (file.path().display().to_string(), GoogleCredentials::File { file, http, verify, read: None })
+                (
+                    file.path().display().to_string(),
+                    GoogleCredentials::File { file, http, verify, read: None, reading: FileReading::default() },
+                )
             }),
             _ => Err(ConfigError::new(
                 "",
@@ -293,9 +297,17 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         let config = json!({"client_email": "a@b", "private_key": "no key", "project_id": "p", "token_uri": "no"});
+        let with = |name: &str, value: &str| {
+            let mut config = config.clone();
+            config[name] = json!(value);
+            config
+        };
         for (options, want) in [
             (json!({}), "needs either `auth_config` or `auth_file`"),
             (json!({"auth_config": config, "auth_file": "a"}), "needs either `auth_config` or `auth_file`"),
+            (json!({"auth_config": with("type", "service_account")}), "auth_config.private_key: is not a private"),
+            (json!({"auth_config": with("private_key_id", "1")}), "auth_config.private_key: is not a private"),
+            (json!({"auth_config": with("key", "1")}), "auth_config"),
             (json!({"auth_config": config}), "auth_config.private_key: is not a private RSA key in PEM"),
             (json!({"auth_file": "a", "resource": {}}), "resource: the option `type` is missing"),
             (json!({"auth_file": ""}), "auth_file"),

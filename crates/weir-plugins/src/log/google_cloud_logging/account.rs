@@ -1,5 +1,6 @@
 //! A service account of Google, and the access token that it gets for a signed assertion (RFC 7523).
 
+use std::io;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use http::header::{CONTENT_TYPE, HeaderValue};
@@ -10,13 +11,14 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use tokio::task::JoinHandle;
 use weir_client::{HttpClient, IdleConnections};
 use weir_plugin::{AllOf, ConfigError, ReadFile, form};
 use weir_services::http_answer;
 use weir_services::http_service::HttpService;
 use weir_services::receivers::{ReceiverOptions, Receivers};
 
-/// Time-out for each request, including the time to connect.
+/// Time-out for each request, including the time to connect, and for reading the file.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an idle connection to the token endpoint is kept.
 const IDLE: Duration = Duration::from_secs(1);
@@ -52,6 +54,41 @@ pub(crate) struct GoogleAuthConfig {
     /// The same by its former name, which takes precedence.
     #[schemars(length(min = 1))]
     scopes: Option<Vec<String>>,
+    #[serde(flatten)]
+    _rest: GoogleKeyFileRest,
+}
+
+/// The members of a file with the key of a service account that are not needed.
+#[derive(Clone, Default, Deserialize, JsonSchema)]
+struct GoogleKeyFileRest {
+    /// Accepted, since a key as Google offers it for download has it; has no effect.
+    #[serde(rename = "type")]
+    #[schemars(extend("deprecated" = true))]
+    _kind: Option<String>,
+    /// The same.
+    #[serde(rename = "private_key_id")]
+    #[schemars(extend("deprecated" = true))]
+    _private_key_id: Option<String>,
+    /// The same.
+    #[serde(rename = "client_id")]
+    #[schemars(extend("deprecated" = true))]
+    _client_id: Option<String>,
+    /// The same.
+    #[serde(rename = "auth_uri")]
+    #[schemars(extend("deprecated" = true))]
+    _auth_uri: Option<String>,
+    /// The same.
+    #[serde(rename = "auth_provider_x509_cert_url")]
+    #[schemars(extend("deprecated" = true))]
+    _auth_provider_x509_cert_url: Option<String>,
+    /// The same.
+    #[serde(rename = "client_x509_cert_url")]
+    #[schemars(extend("deprecated" = true))]
+    _client_x509_cert_url: Option<String>,
+    /// The same.
+    #[serde(rename = "universe_domain")]
+    #[schemars(extend("deprecated" = true))]
+    _universe_domain: Option<String>,
 }
 
 /// What is read of a file of Google with the key of a service account; it has more members.
@@ -96,7 +133,8 @@ impl From<GoogleKeyFile> for GoogleAuthConfig {
             None => default_scope(),
         };
         let GoogleKeyFile { client_email, private_key, project_id, token_uri, entries_uri, .. } = file;
-        GoogleAuthConfig { client_email, private_key, project_id, token_uri, entries_uri, scope, scopes: None }
+        let _rest = GoogleKeyFileRest::default();
+        GoogleAuthConfig { client_email, private_key, project_id, token_uri, entries_uri, scope, scopes: None, _rest }
     }
 }
 
@@ -149,7 +187,27 @@ pub(crate) enum GoogleCredentials {
         http: HttpClient,
         verify: bool,
         read: Option<Box<GoogleAccount>>,
+        reading: FileReading,
     },
+}
+
+/// The file of an account, read on another thread: a disk that does not respond delays no other sink, and takes one thread.
+#[derive(Default)]
+pub(crate) struct FileReading(Option<JoinHandle<io::Result<Vec<u8>>>>);
+
+impl FileReading {
+    /// The content. After a time-out, the next call goes on with the same attempt.
+    async fn content(
+        &mut self,
+        read: impl FnOnce() -> io::Result<Vec<u8>> + Send + 'static,
+    ) -> Result<Vec<u8>, String> {
+        let attempt = self.0.get_or_insert_with(|| tokio::task::spawn_blocking(read));
+        let Ok(content) = tokio::time::timeout(TIMEOUT, attempt).await else {
+            return Err(format!("it could not be read within {} s", TIMEOUT.as_secs()));
+        };
+        self.0 = None;
+        content.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+    }
 }
 
 /// An access token, as a value of `Authorization`.
@@ -204,14 +262,11 @@ impl GoogleCredentials {
     async fn renewed(&mut self) -> Result<&GoogleAccount, String> {
         match self {
             GoogleCredentials::Account(account) => Ok(account),
-            GoogleCredentials::File { file, http, verify, read } => {
+            GoogleCredentials::File { file, http, verify, read, reading } => {
                 let path = file.path().display().to_string();
                 let wrong = |what: String| format!("the service account in {path} cannot be used: {what}");
                 let opened = file.clone();
-                // On another thread, so that a disk that does not respond cannot delay other sinks.
-                let content = tokio::task::spawn_blocking(move || opened.read(MOST_FILE)).await;
-                let content = content.map_err(|error| wrong(error.to_string()))?;
-                let content = content.map_err(|error| wrong(error.to_string()))?;
+                let content = reading.content(move || opened.read(MOST_FILE)).await.map_err(wrong)?;
                 // An error of the reader could quote the key.
                 let place = |error: serde_json::Error| {
                     let problem =
@@ -266,5 +321,31 @@ impl GoogleAccount {
         value.set_sensitive(true);
         let life_s = report.get("expires_in").and_then(Value::as_u64).unwrap_or(LIFETIME_S).min(LIFETIME_S);
         Ok(GoogleToken { value, until: asked + Duration::from_secs(life_s.saturating_sub(LEEWAY_S)) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_cannot_be_read_is_given_up_and_keeps_one_thread() {
+        let (send, receive) = mpsc::channel::<()>();
+        let mut reading = FileReading::default();
+        let stuck = move || {
+            let _ = receive.recv();
+            Ok(b"late".to_vec())
+        };
+        // The paused clock goes on only where no blocking work is under way, so the time passes by hand.
+        let told = tokio::select! {
+            told = reading.content(stuck) => told,
+            () = async { loop { tokio::time::advance(TIMEOUT).await; tokio::task::yield_now().await } } => unreachable!("it never ends"),
+        };
+        assert_eq!(told, Err("it could not be read within 10 s".to_owned()));
+        drop(send);
+        assert_eq!(reading.content(|| panic!("another attempt")).await, Ok(b"late".to_vec()));
+        assert_eq!(reading.content(|| Ok(b"new".to_vec())).await, Ok(b"new".to_vec()));
     }
 }
