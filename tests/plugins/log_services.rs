@@ -1,6 +1,7 @@
 //! Loggers of services that have protocols of their own, against receivers that speak them.
 
 use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -239,7 +240,8 @@ fn lago_gets_events_once() {
     let options = "token: the-key, event_transaction_id: \"id-${arg_id}\", event_subscription_id: \"cus_$http_x_customer\", \
                    event_code: calls, event_properties: { status: \"$status\", secret: \"$http_authorization\" }, batch_max_size: 2";
     let plugin = format!("lago: {{ endpoint_addrs: [\"http://{}\"], {options} }}", receiver.addr());
-    let gateway = gateway(&upstream, "", &plugin);
+    let data = TempDir::new();
+    let gateway = gateway(&upstream, &format!("data_dir: {}", data.path().display()), &plugin);
     let mut client = gateway.client();
     for id in 1..=4 {
         let request =
@@ -264,6 +266,15 @@ fn lago_gets_events_once() {
         account["delivered"]["records"] == 3 && account["duplicates"]["records"] == 1
     });
     assert_eq!(records(&gateway, "rejected"), 1.0);
+    let rejected = eventually_some("it is kept", DEADLINE, || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let output = command.arg("records").arg("--rejected").arg(data.path()).output().expect("it was built");
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        text.ends_with('\n').then(|| parsed(text.as_bytes()))
+    });
+    let event = &rejected["record"];
+    assert_eq!((&event["transaction_id"], &event["code"]), (&json!("id-4"), &json!("calls")), "{rejected}");
+    assert_eq!(event["properties"], json!({"status": "200", "secret": "***"}));
 }
 
 #[test]

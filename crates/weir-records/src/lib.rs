@@ -46,7 +46,7 @@ pub use books::{DropReason, RecordTally, RejectReason};
 pub use destination::{Destination, OpenDestination, Outcome, RecordSending, SendOutcome};
 pub use queue::Record;
 pub use register::{SinkLimits, SinkRegister};
-pub use rejected::{RejectedRecords, copy_rejected};
+pub use rejected::{RecordView, RejectedRecords, copy_rejected};
 pub use retry_pauses::RetryPauses;
 pub use ring::Attachment;
 pub use sealed::{MAX_SPOOL_KEYS, SPOOL_KEY_BYTES, SpoolKeys};

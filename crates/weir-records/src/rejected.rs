@@ -1,11 +1,12 @@
 //! Keeps records that their destination rejected, for inspection: the newest ones, in two files of limited size.
 
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use weir_journal::create_private_directory;
@@ -21,13 +22,21 @@ const MOST_WRITES: usize = 4;
 const NAME: &str = "rejected.jsonl";
 const OLDER: &str = "rejected.1.jsonl";
 
+/// Formats a record as a JSON object.
+pub type RecordView = Arc<dyn Fn(&Record) -> Vec<u8> + Send + Sync>;
+
 /// Where rejected records are kept, and how they are shown.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RejectedRecords {
     /// The directory shared by all sinks.
     pub directory: PathBuf,
-    /// Formats a record as a JSON object.
-    pub show: fn(&Record) -> Vec<u8>,
+    pub show: RecordView,
+}
+
+impl fmt::Debug for RejectedRecords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RejectedRecords").field("directory", &self.directory).finish_non_exhaustive()
+    }
 }
 
 /// Held while a file is written, by any sink of the process.

@@ -13,6 +13,7 @@ use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, Se
 use crate::log::bodies::BodyCaptures;
 use crate::log::capture::Capture;
 use crate::log::captured;
+use crate::log::json::JsonObjectWriter;
 use crate::log::logger::ExchangeLogger;
 use crate::log::options::{BatchOptions, SinkIdentity};
 use crate::log::socket::{MAX_DATAGRAM, SocketAddress, UdpReceiver};
@@ -108,7 +109,7 @@ impl Definition for Datadog {
         let (capture, sink, (address, prefix), ()) = (capture, sink, metadata.agent(), tags).all_of()?;
         let capture = capture.with_hidden(FACTS.map(Template::compile).into()).with_matched_uri();
         let identity = SinkIdentity::new(format!("datadog {}", address.name()), &[&metadata.namespace]);
-        let options = sink.named(identity);
+        let options = sink.showing(shown).named(identity);
         let constant: Vec<&str> =
             metadata.constant_tags.iter().chain(&self.constant_tags).map(String::as_str).collect();
         let statsd = DogStatsd {
@@ -179,6 +180,18 @@ const FACTS: [&str; 13] = [
     "$bytes_sent",
     "$request_method",
 ];
+
+/// The facts of an exchange, as a JSON object.
+fn shown(record: &Record) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut object = JsonObjectWriter::begin(&mut out);
+    let names = FACTS.iter().map(|template| template.trim_start_matches('$')).chain(["path"]);
+    for (name, value) in names.zip(captured::hidden(record)) {
+        object.text_bytes(name.as_bytes(), value);
+    }
+    drop(object);
+    out
+}
 
 struct DogStatsd {
     receiver: UdpReceiver,
@@ -317,6 +330,17 @@ mod tests {
         b"GET",
         b"/a/*",
     ];
+
+    #[test]
+    fn a_rejected_record_is_shown_by_its_facts() {
+        let shown: serde_json::Value =
+            serde_json::from_slice(&shown(&captured_at(0, 1, json!({}), &ALL))).expect("JSON");
+        assert_eq!(
+            (&shown["route_name"], &shown["status"], &shown["path"]),
+            (&json!("orders"), &json!("200"), &json!("/a/*"))
+        );
+        assert_eq!(shown.as_object().map(serde_json::Map::len), Some(14));
+    }
 
     fn lines(metadata: &DatadogMetadata, is_detailed: bool, facts: &[&[u8]]) -> Vec<String> {
         let (address, prefix) = metadata.agent().expect("valid");

@@ -133,14 +133,17 @@ impl Definition for Lago {
         let names: Vec<&str> = self.event_properties.keys().map(String::as_str).collect();
         // The token decides whose events they are.
         let place = [&*self.endpoint_uri, &self.event_code, &names.join(","), &self.token];
+        let names = self.event_properties.keys().cloned().collect();
+        let format = Arc::new(LagoFormat { code: self.event_code.clone(), names });
+        let shown = Arc::clone(&format);
+        let sink = sink.showing(move |record| {
+            let mut event = Vec::new();
+            shown.event(record, &mut event);
+            event
+        });
         let options = sink.named(SinkIdentity::new(name, &place));
         let parts = (capture.with_hidden(hidden), BodyCaptures::none());
-        let events = LagoEvents {
-            receivers,
-            path: self.endpoint_uri,
-            code: self.event_code,
-            names: self.event_properties.into_keys().collect(),
-        };
+        let events = LagoEvents { receivers, path: self.endpoint_uri, format };
         Ok(ExchangeLogger::with_batches::<Self>(build, parts, options, events))
     }
 }
@@ -152,38 +155,47 @@ impl HasMetadata for Lago {
 struct LagoEvents {
     receivers: Receivers,
     path: String,
+    format: Arc<LagoFormat>,
+}
+
+/// What events are made with.
+struct LagoFormat {
     code: String,
     /// The names of the properties. Their values are in the records, behind the two ids.
     names: Vec<String>,
 }
 
-impl LagoEvents {
+impl LagoFormat {
     fn packed(&self, batch: &[Record]) -> Vec<u8> {
         let mut body = b"{\"events\":[".to_vec();
         for (index, record) in batch.iter().enumerate() {
             body.extend((index > 0).then_some(b','));
-            let mut values = captured::hidden(record).into_iter();
-            let end_ms = captured::end_ms(record);
-            let mut event = JsonObjectWriter::begin(&mut body);
-            event.text(known!("transaction_id"), values.next().unwrap_or_default());
-            event.text(known!("external_subscription_id"), values.next().unwrap_or_default());
-            event.text(known!("code"), self.code.as_bytes());
-            event.value(known!("timestamp"), |out| {
-                out.extend_from_slice(format!("{}.{:03}", end_ms / 1000, end_ms % 1000).as_bytes());
-            });
-            if !self.names.is_empty() {
-                let mut properties = event.object(known!("properties"));
-                self.names.iter().zip(values).for_each(|(name, value)| properties.text_bytes(name.as_bytes(), value));
-            }
+            self.event(record, &mut body);
         }
         body.extend_from_slice(b"]}");
         body
+    }
+
+    fn event(&self, record: &Record, out: &mut Vec<u8>) {
+        let mut values = captured::hidden(record).into_iter();
+        let end_ms = captured::end_ms(record);
+        let mut event = JsonObjectWriter::begin(out);
+        event.text(known!("transaction_id"), values.next().unwrap_or_default());
+        event.text(known!("external_subscription_id"), values.next().unwrap_or_default());
+        event.text(known!("code"), self.code.as_bytes());
+        event.value(known!("timestamp"), |out| {
+            out.extend_from_slice(format!("{}.{:03}", end_ms / 1000, end_ms % 1000).as_bytes());
+        });
+        if !self.names.is_empty() {
+            let mut properties = event.object(known!("properties"));
+            self.names.iter().zip(values).for_each(|(name, value)| properties.text_bytes(name.as_bytes(), value));
+        }
     }
 }
 
 impl Destination for LagoEvents {
     fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
-        let body = self.packed(batch);
+        let body = self.format.packed(batch);
         let bytes = body.len();
         Box::pin(async move {
             match self.receivers.post(&self.path, "application/json", body).await {
@@ -224,17 +236,13 @@ fn judge(answer: &Response<Bytes>, count: usize) -> SendOutcome {
 
 #[cfg(test)]
 mod tests {
-    use weir_client::HttpClient;
-
     use super::*;
     use crate::testing::{captured_at, refused};
 
     #[test]
     fn events_have_the_values_of_the_templates() {
-        let options = ReceiverOptions { option: "", verify: true, timeout: Duration::ZERO };
-        let receivers = Receivers::one(&HttpClient::default(), "http://a", &options).expect("valid");
         let names = ["status", "tier"].map(str::to_owned).into();
-        let events = LagoEvents { receivers, path: String::new(), code: "calls".to_owned(), names };
+        let events = LagoFormat { code: "calls".to_owned(), names };
         let batch = [
             captured_at(1_700_000_000_007, 1, json!({}), &[b"id-1", b"jack", b"200", b"gold\""]),
             captured_at(1_700_000_001_000, 2, json!({}), &[b"id-2", b"anna", b"404", b""]),

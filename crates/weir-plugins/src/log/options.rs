@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
@@ -221,6 +222,14 @@ pub(crate) struct UnnamedSink {
 }
 
 impl UnnamedSink {
+    /// Shows rejected records in the form in which they are sent, if they have not that of all loggers.
+    pub(crate) fn showing(mut self, show: impl Fn(&Record) -> Vec<u8> + Send + Sync + 'static) -> UnnamedSink {
+        if let Some(rejected) = &mut self.rejected {
+            rejected.show = Arc::new(show);
+        }
+        self
+    }
+
     /// The options with a destination. Sinks with the same identity take over each other's remaining records.
     pub(crate) fn named(self, identity: SinkIdentity) -> SinkOptions {
         let UnnamedSink { batching, retries, max_pending, spool, rejected } = self;
@@ -252,7 +261,7 @@ impl BatchOptions {
         let rejected = build
             .data_dir()
             .filter(|_| !is_encrypted)
-            .map(|data_dir| RejectedRecords { directory: data_dir.join("records"), show });
+            .map(|data_dir| RejectedRecords { directory: data_dir.join("records"), show: Arc::new(show) });
         Ok(UnnamedSink { batching, retries, max_pending, spool, rejected })
     }
 
