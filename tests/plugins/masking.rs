@@ -12,7 +12,10 @@ use base64::prelude::BASE64_STANDARD;
 use flate2::Compression;
 use flate2::write::{GzEncoder, ZlibEncoder};
 use serde_json::Value;
-use weir_testkit::{Answer, DEADLINE, Gateway, Origin, Reading, Signal, TempDir, eventually, free_port, scaled};
+use weir_testkit::{
+    Answer, Authority, DEADLINE, Gateway, KeyKind, Origin, Reading, Signal, TempDir, TlsServer, eventually, free_port,
+    scaled,
+};
 
 const MASK: &str = "{ request: [{ type: query, name: q, action: replace, value: shown }, \
     { type: header, name: X-Own, action: remove }, \
@@ -308,12 +311,27 @@ fn has_word(bytes: &[u8]) -> bool {
     notations.iter().any(|notation| is_in(bytes, notation) || is_in(&plain, notation))
 }
 
+/// Where the loggers send to.
+struct LogPlaces<'a> {
+    http: &'a Origin,
+    tcp: &'a Origin,
+    /// By TLS.
+    tls: &'a Origin,
+    /// A port.
+    udp: u16,
+    data: &'a Path,
+    /// A private RSA key in PEM.
+    key: &'a str,
+}
+
 /// All loggers, and both plugins of tracing. `format` is that of the records.
-fn every_logger(format: &str, http: &Origin, tcp: &Origin, udp: u16, data: &Path) -> String {
+fn every_logger(format: &str, places: &LogPlaces<'_>) -> String {
     let common = format!(
         "batch_max_size: 3, inactive_timeout: 1, include_req_body: true, include_resp_body: true, decode_body: true{format}"
     );
-    let (http, tcp, data) = (http.addr(), tcp.addr().port(), data.display());
+    let LogPlaces { udp, key, .. } = places;
+    let (http, tcp, tls) = (places.http.addr(), places.tcp.addr().port(), places.tls.addr().port());
+    let data = places.data.display();
     format!(
         "      elasticsearch-logger: {{ endpoint_addr: \"http://{http}/elasticsearch\", field: {{ index: weir }}, {common} }}
       loki-logger: {{ endpoint_addrs: [\"http://{http}\"], endpoint_uri: /loki, log_labels: {{ a: $http_x_key, b: $args }}, {common} }}
@@ -323,6 +341,9 @@ fn every_logger(format: &str, http: &Origin, tcp: &Origin, udp: u16, data: &Path
       otlp-logger: {{ endpoint_addrs: [\"http://{http}/otlp\"], {common} }}
       skywalking-logger: {{ endpoint_addr: \"http://{http}\", {common} }}
       tencent-cloud-cls: {{ cls_host: \"{http}\", scheme: http, cls_topic: t, secret_id: i, secret_key: k, {common} }}
+      google-cloud-logging: {{ auth_config: {{ client_email: a@b, private_key: {key:?}, project_id: p, token_uri: \"http://{http}/token\",
+        entries_uri: \"http://{http}/v2/entries:write\" }}, {plain} }}
+      sls-logger: {{ host: 127.0.0.1, port: {tls}, project: p, logstore: l, access_key_id: i, access_key_secret: k, ssl_verify: false, {common} }}
       lago: {{ endpoint_addrs: [\"http://{http}\"], endpoint_uri: /lago, token: t, event_transaction_id: $request_id,
         event_subscription_id: \"$http_x_key $args\", event_code: c, event_properties: {{ a: $http_x_key, b: $request_uri }}, inactive_timeout: 1 }}
       loggly: {{ customer_token: t, {common} }}
@@ -336,6 +357,7 @@ fn every_logger(format: &str, http: &Origin, tcp: &Origin, udp: u16, data: &Path
       zipkin: {{ endpoint: \"http://{http}/zipkin\", sample_ratio: 1 }}
 ",
         closed = free_port(),
+        plain = format_args!("batch_max_size: 3, inactive_timeout: 1{format}"),
     )
 }
 
@@ -347,7 +369,8 @@ const FORMATS: [&str; 3] = [
     ", log_format_extra: { apikey: $arg_apikey, again: '$request_uri $http_authorization', token: $http_x_access_token }",
 ];
 
-fn file_of_all_loggers(http: &Origin, tcp: &Origin, udp: u16, data: &Path, upstream: &Origin) -> String {
+fn file_of_all_loggers(places: &LogPlaces<'_>, upstream: &Origin) -> String {
+    let LogPlaces { http, udp, data, .. } = places;
     let mut text = format!(
         "data_dir: {}
 consumers: [{{ username: jack, plugins: {{ key-auth: {{ key: {WORD} }} }} }}]
@@ -372,7 +395,7 @@ routes:
       key-auth: {{ header: X-Key }}
       data-mask: {MASK}
 {}",
-            every_logger(format, http, tcp, udp, data)
+            every_logger(format, places)
         ));
     }
     text
@@ -386,20 +409,20 @@ fn p31_no_logger_shows_a_secret_in_any_format() {
         Some("elasticsearch") => Answer::ok("{\"errors\": false}"),
         Some("splunk") => Answer::ok("{\"code\": 0}"),
         Some("refused") => Answer::status(400, "no"),
+        Some("token") => Answer::ok("{\"access_token\": \"t\"}"),
         _ => Answer::ok(""),
     });
     let tcp =
         Origin::scripted(Reading::Strict, |connection| while connection.some().is_ok_and(|bytes| !bytes.is_empty()) {});
+    let identity = Authority::of_tests().identity_with(&["logs.example"], KeyKind::Rsa, |_| ());
+    let tls = Origin::scripted_tls(&TlsServer::new(&identity), Reading::Strict, |connection| {
+        while connection.some().is_ok_and(|bytes| !bytes.is_empty()) {}
+    });
     let udp = UdpSocket::bind("127.0.0.1:0").expect("a port");
     udp.set_nonblocking(true).expect("it can be");
     let port = udp.local_addr().expect("it is bound").port();
-    let mut gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file_of_all_loggers(
-        &http,
-        &tcp,
-        port,
-        data.path(),
-        &upstream,
-    ));
+    let places = LogPlaces { http: &http, tcp: &tcp, tls: &tls, udp: port, data: data.path(), key: &identity.key };
+    let mut gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file_of_all_loggers(&places, &upstream));
     let (mut chance, mut datagrams, mut undecoded) = (Chance(0x9E37_79B9_7F4A_7C15), Vec::new(), BTreeSet::new());
     let mut receive = || {
         let mut datagram = vec![0; 1 << 16];
@@ -420,12 +443,20 @@ fn p31_no_logger_shows_a_secret_in_any_format() {
     gateway.signal(Signal::TERM);
     assert!(gateway.wait_exit(3 * DEADLINE).success());
     receive();
-    eventually("all has been read", DEADLINE, || http.open_connections() + tcp.open_connections() == 0);
+    eventually("all has been read", DEADLINE, || {
+        http.open_connections() + tcp.open_connections() + tls.open_connections() == 0
+    });
     let log = fs::read(data.path().join("log")).expect("it is written");
     let mut on_disk = Vec::new();
     files_below(&data.path().join("records"), &mut on_disk);
-    let places =
-        [("tcp", tcp.raw()), ("udp", vec![datagrams]), ("file", vec![log]), ("disk", on_disk), ("http", http.raw())];
+    let places = [
+        ("tcp", tcp.raw()),
+        ("tls", tls.raw()),
+        ("udp", vec![datagrams]),
+        ("file", vec![log]),
+        ("disk", on_disk),
+        ("http", http.raw()),
+    ];
     for (place, contents) in &places {
         let kept = KEPT.as_bytes();
         assert!(
@@ -439,7 +470,7 @@ fn p31_no_logger_shows_a_secret_in_any_format() {
         }
     }
     assert!(
-        places[4].1.iter().any(|bytes| String::from_utf8_lossy(bytes).contains("body_decoded")),
+        places[5].1.iter().any(|bytes| String::from_utf8_lossy(bytes).contains("body_decoded")),
         "some are decoded"
     );
     let targets: BTreeSet<String> = http.targets().into_iter().collect();
@@ -451,6 +482,7 @@ fn p31_no_logger_shows_a_secret_in_any_format() {
         "/splunk",
         "/otlp/v1/logs",
         "/v3/logs",
+        "/v2/entries:write",
         "/structuredlog",
         "/lago",
         "/v1/traces",

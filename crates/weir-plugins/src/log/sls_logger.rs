@@ -15,7 +15,8 @@ use crate::log::syslog_message::{SyslogHead, structured_data};
 
 /// Sends a record of each exchange to Simple Log Service of Alibaba Cloud, by syslog over TLS.
 ///
-/// Each record is a message of RFC 5424 that ends with a line feed. Its structured data name the log store, and have the access key.
+/// Each record is a message of RFC 5424 that ends with a line feed. Its host name is the `$host` of the request, as in APISIX, and not that of
+/// the machine. Its structured data name the log store, and have the access key.
 /// The protocol has no acknowledgements: a record counts as delivered once the operating system has accepted it for sending, also if the
 /// service does not accept the access key. If the connection breaks during a batch, the batch is sent again.
 ///
