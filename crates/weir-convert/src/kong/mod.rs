@@ -3,6 +3,7 @@
 //! If a plugin is configured at several levels, Kong uses the most specific one. The effective plugins are therefore written into
 //! each route. A route whose access control cannot be converted responds to every request with 503.
 
+mod bodies;
 mod consumer_groups;
 mod consumers;
 mod mtls;

@@ -7,13 +7,12 @@ use crate::yaml::{Yaml, YamlMembers};
 pub(super) type ConvertedPlugin = (&'static [&'static str], (String, Yaml));
 
 /// Plugins whose service has another way to it here.
-const OTHERWISE: [(&str, &str); 25] = [
+const OTHERWISE: [(&str, &str); 31] = [
     (
         "proxy-cache",
         "which content types are kept cannot be said here; see the cache's page before you set `proxy-cache`",
     ),
     ("syslog", "it writes to the log of the system; `syslog` here needs a server: its `host` and `port`"),
-    ("loggly", "write `loggly`; its server is set once for the node: `plugin_metadata` of `loggly`"),
     (
         "datadog",
         "write `datadog`, whose metrics have other names; its agent is set once for the node: `plugin_metadata` of `datadog`",
@@ -22,23 +21,33 @@ const OTHERWISE: [(&str, &str); 25] = [
     ("opentelemetry", "the collector is set once for the node: `plugin_metadata` of `opentelemetry`"),
     ("session", "sessions are part of `openid-connect`"),
     ("acme", "write the setting `acme`"),
+    ("ai-prompt-template", "write `ai-prompt-template`, whose requests name a template as `template_name`"),
+    (
+        "aws-lambda",
+        "write `aws-lambda` with the URL of the function; it gets the request, and not a description of it in JSON",
+    ),
     ("bot-detection", "write `ua-restriction`"),
     ("canary", "write `traffic-split`"),
-    ("grpc-gateway", "write `grpc-transcode`"),
-    ("grpc-web", "write `grpc-web`"),
+    ("degraphql", "write `degraphql` in a route for each path"),
+    ("exit-transformer", "Lua is not run; `error-page` and `response-rewrite` replace bodies, statuses and fields"),
+    ("graphql-rate-limiting-advanced", "write `graphql-limit-count`"),
+    ("grpc-gateway", "write `grpc-transcode`, with the definition as an entry of `protos`"),
     ("hmac-auth", "write `hmac-auth` in the route, and a consumer for each key"),
+    ("jwe-decrypt", "write `jwe-decrypt`, and its secrets in consumers"),
+    ("kafka-log", "write `kafka-logger`"),
     ("ldap-auth", "write `ldap-auth`"),
     ("ldap-auth-advanced", "write `ldap-auth`"),
+    ("mocking", "write `mocking` with an example or a schema of the definition"),
     ("oauth2", "tokens are not issued here; write `openid-connect` or `jwt-auth` for those of an identity provider"),
     ("oauth2-introspection", "write `openid-connect`"),
-    ("opa", "write `opa`"),
+    ("opa", "write `opa`, whose policies get the request in the form of Apache APISIX: `input.request`, `input.var`"),
     ("openid-connect", "write `openid-connect`"),
     ("post-function", "Lua is not run"),
     ("pre-function", "Lua is not run"),
     ("rate-limiting-advanced", "write `limit-count`"),
     ("request-transformer-advanced", "write `proxy-rewrite`"),
-    ("request-validator", "write `request-validation`"),
     ("response-transformer-advanced", "write `response-rewrite`"),
+    ("route-transformer-advanced", "write `uri` of `proxy-rewrite`, and `traffic-split` for another upstream"),
 ];
 
 /// The supported options, and the converted plugin; or why it cannot be converted.
@@ -91,6 +100,7 @@ pub(super) fn converted(config: &DocumentValue, name: &str) -> Result<ConvertedP
             plugin(name, vec![("prefer_name".to_owned(), Yaml::Boolean(true))]),
         ),
         "zipkin" => (&ZIPKIN, plugin(name, zipkin(config)?)),
+        "loggly" => (&LOGGLY, plugin(name, loggly(config)?)),
         _ => {
             let told = OTHERWISE.iter().find(|(theirs, _)| *theirs == name).map(|(_, way)| *way);
             return Err(told.unwrap_or("there is no conversion for it"));
@@ -140,6 +150,34 @@ fn http_log(config: &DocumentValue) -> Result<YamlMembers, &'static str> {
     Ok(options)
 }
 
+/// The options of `loggly` that are converted.
+const LOGGLY: [&str; 9] = [
+    "key",
+    "host",
+    "port",
+    "tags",
+    "timeout",
+    "log_level",
+    "successful_severity",
+    "client_errors_severity",
+    "server_errors_severity",
+];
+
+fn loggly(config: &DocumentValue) -> Result<YamlMembers, &'static str> {
+    let is_usual = config.text("host").is_none_or(|host| host == "logs-01.loggly.com")
+        && config.number("port").is_none_or(|port| port == 514);
+    if !is_usual {
+        return Err("write `loggly`; its server is set once for the node: `plugin_metadata` of `loggly`");
+    }
+    if LOGGLY[5..].iter().any(|severity| config.text(severity).is_some_and(|word| word != "info")) {
+        return Err("write `loggly`; its `severity_map` has the severities by status");
+    }
+    let key = config.text("key").ok_or("it has no `key`")?;
+    let tags = config.texts("tags");
+    let tags = if tags.is_empty() { vec!["kong"] } else { tags };
+    Ok(vec![("customer_token".to_owned(), Yaml::text(key)), ("tags".to_owned(), Yaml::texts(tags))])
+}
+
 /// The options of `zipkin` that are converted.
 const ZIPKIN: [&str; 8] = [
     "http_endpoint",
@@ -173,7 +211,7 @@ pub(super) fn difference(config: &DocumentValue, name: &str) -> Option<&'static 
         "http-log" if is_verified_now(config) => Some(
             "records have the members of Apache APISIX (`log_format` sets others), and the certificate is verified",
         ),
-        "http-log" | "file-log" | "tcp-log" | "udp-log" => {
+        "http-log" | "file-log" | "tcp-log" | "udp-log" | "loggly" => {
             Some("records have the members of Apache APISIX; `log_format` sets others")
         }
         "prometheus" => Some(

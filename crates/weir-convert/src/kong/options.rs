@@ -2,7 +2,7 @@
 
 use super::consumers::GROUPS;
 use super::observers::{self, ConvertedPlugin};
-use super::{mtls, transformers};
+use super::{bodies, mtls, transformers};
 use crate::answer::answer;
 use crate::document::DocumentValue;
 use crate::yaml::Yaml;
@@ -90,7 +90,7 @@ pub(super) fn converted(config: &DocumentValue, name: &str) -> Result<ConvertedP
         "request-transformer" => (&transformers::STEPS, plugin("proxy-rewrite", transformers::headers(config)?)),
         "response-transformer" => (&transformers::STEPS, plugin("response-rewrite", transformers::headers(config)?)),
         "redirect" => (&["status_code", "location", "keep_incoming_path"], plugin(name, redirect(config)?)),
-        _ => return observers::converted(config, name),
+        _ => return bodies::converted(config, name).unwrap_or_else(|| observers::converted(config, name)),
     })
 }
 

@@ -1,7 +1,7 @@
 //! The plugins of a route: which of them are in effect, and what becomes of those that cannot be converted.
 
 use super::consumers::{GROUPS, are_whole, has_groups_of_others};
-use super::{HARMLESS, mtls, name_of, observers, options, transformers};
+use super::{HARMLESS, bodies, mtls, name_of, observers, options, transformers};
 use crate::conversion::DocumentConversion;
 use crate::document::DocumentValue;
 use crate::yaml::{Yaml, YamlMembers};
@@ -133,7 +133,8 @@ fn one(conversion: &mut DocumentConversion, plugin: &DocumentValue, name: &str, 
             "`rate-limiting`: windows begin with the first request, and each route and gateway counts for itself",
         );
     }
-    if let Some(how) = transformers::difference(config, name).or_else(|| observers::difference(config, name)) {
+    let how = transformers::difference(config, name).or_else(|| observers::difference(config, name));
+    if let Some(how) = how.or_else(|| bodies::difference(name)) {
         conversion.differs(plugin, how);
     }
     chain.plugins.push(converted);

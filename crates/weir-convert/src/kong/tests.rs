@@ -88,9 +88,13 @@ fn a_route_with_two_plugins_that_authenticate_is_closed_whatever_its_name_is() {
 #[test]
 fn a_harmless_plugin_that_is_lost_leaves_the_route_open() {
     let text =
-        "{ _format_version: '3.0', plugins: [{ name: loggly }], services: [{ host: a, routes: [{ name: r }] }] }";
+        "{ _format_version: '3.0', plugins: [{ name: syslog }], services: [{ host: a, routes: [{ name: r }] }] }";
     assert!(converted(text).yaml().contains("upstream_id: a"));
-    assert!(findings(text)[0].starts_with("1: not converted: plugin `loggly`: write `loggly`"), "{:?}", findings(text));
+    assert!(
+        findings(text)[0].starts_with("1: not converted: plugin `syslog`: it writes to the log"),
+        "{:?}",
+        findings(text)
+    );
 }
 
 #[test]
@@ -332,6 +336,107 @@ fn a_logger_that_would_lose_a_setting_is_reported_with_it() {
         );
         assert!(findings(&text)[0].contains(why), "{why}: {:?}", findings(&text));
         assert!(converted(&text).yaml().contains("upstream_id: a"), "{}", converted(&text).yaml());
+    }
+}
+
+/// The findings and the result for one plugin, as it stands in a list.
+fn of_plugin(plugin: &str) -> (Vec<String>, String) {
+    let text = format!(
+        "_format_version: '3.0'\nplugins:\n- {plugin}\nservices:\n- {{ name: a, host: a, routes: [{{ name: r, paths: [/r] }}] }}\n"
+    );
+    (findings(&text), converted(&text).yaml())
+}
+
+#[test]
+fn plugins_for_bodies_have_equivalents() {
+    let spec = r#"{"openapi": "3.0.3", "servers": [{"url": "https://a.example/"}], "paths": {}}"#;
+    for (plugin, wanted, told) in [
+        (
+            "{ name: ai-prompt-decorator, config: { prompts: { prepend: [{ role: system, content: a }], append: [{ content: b }] } } }",
+            "ai-prompt-decorator: { prepend: [{ role: system, content: a }], append: [{ role: system, content: b }] }",
+            "without `messages`",
+        ),
+        (
+            "{ name: ai-prompt-guard, config: { deny_patterns: ['(?i)secret'], allow_all_conversation_history: true, max_request_body_size: 8192 } }",
+            "ai-prompt-guard: { match_all_roles: false, match_all_conversation_history: false, fail_mode: error, deny_patterns: [(?i)secret], max_req_body_size: 8192 }",
+            "with other prompts",
+        ),
+        (
+            "{ name: azure-functions, config: { appname: shop, functionname: orders, apikey: k, https: true, timeout: 5000 } }",
+            "azure-functions: { function_uri: \"https://shop.azurewebsites.net/api/orders\", ssl_verify: false, timeout: 5000, authorization: { apikey: k } }",
+            "is appended",
+        ),
+        ("{ name: grpc-web, config: { pass_stripped_path: false } }", "grpc-web: {}", ""),
+        (
+            r#"{ name: request-validator, config: { version: draft4, body_schema: '{"type": "object", "required": ["a"]}', allowed_content_types: [application/json] } }"#,
+            r#"body_schema: { $schema: "http://json-schema.org/draft-04/schema#", type: object, required: [a] }, rejected_msg: "request body doesn't conform to schema""#,
+            "as an object of texts",
+        ),
+        (
+            &format!(
+                "{{ name: oas-validation, config: {{ api_spec: '{spec}', validate_request_header_params: false, validate_response_body: true, verbose_response: true }} }}"
+            ),
+            "skip_request_header_validation: true, verbose_errors: true, validate_responses: refuse",
+            "1 MiB",
+        ),
+        (
+            "{ name: loggly, config: { key: t, host: logs-01.loggly.com, port: 514, log_level: info } }",
+            "loggly: { customer_token: t, tags: [kong] }",
+            "`log_format`",
+        ),
+    ] {
+        let (found, yaml) = of_plugin(plugin);
+        // However maps and lists are laid out, and values quoted.
+        let plain = |text: &str| {
+            let words = text.split(|char: char| char.is_whitespace() || "\"'{}[],".contains(char));
+            words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+        };
+        assert!(plain(&yaml).contains(&plain(wanted)), "{wanted}: {yaml}");
+        assert!(yaml.contains("upstream_id"), "{yaml}");
+        assert!(!found.iter().any(|finding| finding.contains("not converted")), "{found:?}");
+        assert!(told.is_empty() && found.is_empty() || found.iter().any(|finding| finding.contains(told)), "{found:?}");
+    }
+}
+
+#[test]
+fn plugins_for_bodies_that_would_lose_a_check_close_their_route() {
+    let served = r#"{"openapi": "3.0.3", "servers": [{"url": "/v1"}], "paths": {}}"#;
+    for (plugin, why) in [
+        ("{ name: ai-prompt-decorator, config: { prompts: { prepend: [] } } }", "it has no `prompts`"),
+        (
+            "{ name: ai-prompt-decorator, config: { prompts: { prepend: [{ content: a }] }, llm_format: gemini } }",
+            "OpenAI's chat",
+        ),
+        ("{ name: ai-prompt-guard, config: { deny_patterns: ['(?=a)'] } }", "look-around"),
+        ("{ name: ai-prompt-guard, config: { deny_patterns: [a], text: b } }", "its option `text`"),
+        ("{ name: azure-functions, config: { appname: shop } }", "`functionname`"),
+        ("{ name: grpc-web, config: { proto: /a.proto } }", "`grpc-transcode`"),
+        ("{ name: grpc-web, config: { allow_origin_header: 'https://a' } }", "see `cors`"),
+        ("{ name: request-validator, config: { body_schema: '[{}]' } }", "Kong's own form"),
+        ("{ name: request-validator, config: { version: draft7, body_schema: '[{}]' } }", "no object"),
+        (
+            "{ name: request-validator, config: { version: draft7, body_schema: '{}', parameter_schema: [{}, { a: 1 }] } }",
+            "`parameter_schema`",
+        ),
+        (
+            "{ name: request-validator, config: { version: draft7, body_schema: '{}', allowed_content_types: [text/plain] } }",
+            "than JSON",
+        ),
+        ("{ name: oas-validation, config: { api_spec: '%7B%22openapi%22' } }", "percent-encoded"),
+        ("{ name: oas-validation, config: { api_spec: '{\"swagger\": \"2.0\"}' } }", "not of OpenAPI 3"),
+        (&format!("{{ name: oas-validation, config: {{ api_spec: '{served}' }} }}"), "`servers` with paths"),
+        (
+            &format!(
+                "{{ name: oas-validation, config: {{ api_spec: '{served}', include_base_path: true, query_parameter_check: true }} }}"
+            ),
+            "parameters that the definition has not",
+        ),
+        ("{ name: aws-lambda, config: { function_name: f } }", "write `aws-lambda` with the URL"),
+        ("{ name: exit-transformer, config: { functions: [a] } }", "`error-page`"),
+    ] {
+        let (found, yaml) = of_plugin(plugin);
+        assert!(found.iter().any(|finding| finding.contains(why)), "{why}: {found:?}");
+        assert!(yaml.contains("http_status: 503") && !yaml.contains("upstream_id"), "{plugin}: {yaml}");
     }
 }
 
