@@ -30,6 +30,7 @@ mod limits;
 mod list;
 mod log_services;
 mod loggers;
+mod lua;
 mod masking;
 mod neighbours;
 mod oas_validator;

@@ -28,4 +28,4 @@ pub use hubs::Hubs;
 pub use publish::{ConfigStatus, PreparedPublication, Publication, Publisher, RefusedChange, Subscriber};
 pub use stores::{ConfigWatch, DocumentLoader, LoadedDocument, NameLookups, publish_first, watch};
 pub use text::substitute::{VariableLookup, process_environment};
-pub use weir_document::{Diagnostic, Document, document, keys, text};
+pub use weir_document::{Diagnostic, Document, document, keys, lua, text};

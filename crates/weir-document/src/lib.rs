@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod document;
+pub mod lua;
 
 pub use document::Document;
 pub use weir_keys::{Diagnostic, keys, text};

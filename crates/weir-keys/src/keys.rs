@@ -31,7 +31,7 @@ pub mod schema;
 
 use serde_json::{Map, Value};
 
-use self::kinds::Kind;
+use self::kinds::{Kind, RefusedKey};
 use self::schema::Definitions;
 
 /// Whether a key is in Apache APISIX, with its meaning, or of our own.
@@ -201,7 +201,7 @@ pub trait AnyKey: Sync {
     fn refers_to(&self) -> Option<&'static str>;
 
     /// If the key is known only to be refused: why, and what to do instead.
-    fn refusal(&self) -> Option<(&'static str, &'static str)>;
+    fn refusal(&self) -> Option<&RefusedKey>;
 
     /// The words of which its value is one.
     fn words(&self) -> Vec<&'static str>;
@@ -232,7 +232,7 @@ impl<K: Kind> AnyKey for DeclaredKey<K> {
         self.kind.refers_to()
     }
 
-    fn refusal(&self) -> Option<(&'static str, &'static str)> {
+    fn refusal(&self) -> Option<&RefusedKey> {
         self.kind.refusal()
     }
 

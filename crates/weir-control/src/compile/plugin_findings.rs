@@ -5,6 +5,7 @@ use weir_plugin::{ConfigError, Entry, Registry};
 
 use super::Compiler;
 use crate::document::{PluginSpec, ResourceOrigin};
+use crate::lua;
 use crate::text::read::{join, listed};
 use crate::text::tree::{TextPosition, TreePath};
 
@@ -48,7 +49,6 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("node-status", "`/status` at the address of `status` has its content"),
     ("script", SCRIPTS),
     ("server-info", "`/status` at the address of `status` has its content"),
-    ("serverless-", SCRIPTS),
 ];
 const SCRIPTS: &str = "it runs Lua, which Weir does not; `workflow`, `proxy-rewrite`, `response-rewrite` and `forward-auth` serve most \
                        of its purposes, and plugins of your own are written as WebAssembly: docs/guide/wasm.md";
@@ -62,6 +62,7 @@ pub(super) fn report_unknown(compiler: &Compiler, registry: &Registry, path: &st
         false => *plugin.name == **theirs,
     });
     let advice = match (foreign, closest(&plugin.name, names.iter().copied())) {
+        _ if lua::LUA_PLUGINS.contains(&&*plugin.name) => in_place_of_lua(plugin),
         _ if left_out.is_some() => left_out.map(|(_, advice)| (*advice).to_owned()).unwrap_or_default(),
         (Some((_, ours)), _) => {
             format!("Weir's plugin for this is `{ours}`, with different options: see `weir plugins {ours}`")
@@ -71,6 +72,26 @@ pub(super) fn report_unknown(compiler: &Compiler, registry: &Registry, path: &st
         (None, None) => "`weir plugins` lists all plugins".to_owned(),
     };
     compiler.report(path, plugin.place, format!("this version has no plugin `{}`", plugin.name), Some(advice));
+}
+
+/// The plugin that does what the function in the options does.
+fn in_place_of_lua(plugin: &PluginSpec) -> String {
+    match lua::plugin_of(&plugin.name, &plugin.options) {
+        Some(Ok(found)) => {
+            let options = found.options.to_string();
+            let difference = found.difference.map(|text| format!("; {text}")).unwrap_or_default();
+            let hidden = if options.contains(lua::HIDDEN) { lua::ABOUT_HIDDEN } else { "" };
+            format!(
+                "write `{}: {options}` instead, which does what the function does{difference}{hidden}",
+                found.plugin
+            )
+        }
+        Some(Err(obstacle)) => format!(
+            "Weir does not run Lua; no plugin is known that does the same as this function, because of line {}: `{}`",
+            obstacle.line, obstacle.found
+        ),
+        None => "Weir does not run Lua; plugins that do the same are named for a single function only".to_owned(),
+    }
 }
 
 /// The path and position of a finding inside the options at `path`.

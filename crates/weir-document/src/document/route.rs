@@ -19,6 +19,7 @@ use crate::keys::kinds::{
     AnyWhole, Custom, DistinctList, Flag, List, Or, ParsedText, RefusedKey, SubMap, Time, Whole, Words, any_text,
     any_whole, custom, flag, list, refused, section, set, text, time, whole, words,
 };
+use crate::lua;
 use crate::text::fingerprint::Fingerprint;
 use crate::text::read::{NodeReader, shortened};
 
@@ -143,7 +144,7 @@ keys! {
     status: Or<Whole<u32>> = whole(0, 1).or(1);
 
     refused {
-        filter_func: LUA;
+        filter_func: LUA.advising(vars_of_filter);
         script: LUA;
         script_id: LUA;
     }
@@ -170,6 +171,16 @@ keys! {
 }
 
 const LUA: RefusedKey = refused("is Lua code, which Weir does not run", "use `vars` or a plugin instead");
+
+/// The `vars` in place of a `filter_func`.
+fn vars_of_filter(function: &str) -> Option<String> {
+    let vars = lua::vars_of(function).ok()?.to_string();
+    let hidden = if vars.contains(lua::HIDDEN) { lua::ABOUT_HIDDEN } else { "" };
+    Some(format!(
+        "write `vars: {vars}` instead, which holds for the same requests; a `vars` that is there keeps its rules{hidden}"
+    ))
+}
+
 const URI: ParsedText<String> = text(1, 4096).pattern(r"^(/[^?#]*|\*)$").parsed(uri);
 /// An address or a range of addresses.
 pub(super) const NETWORK: ParsedText<String> = any_text().parsed(network);

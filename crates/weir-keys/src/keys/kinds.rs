@@ -37,7 +37,7 @@ pub trait Kind: Sync {
         None
     }
 
-    fn refusal(&self) -> Option<(&'static str, &'static str)> {
+    fn refusal(&self) -> Option<&RefusedKey> {
         None
     }
 

@@ -33,10 +33,10 @@ impl<'a> NodeReader<'a> {
         self.report_unknown(&known, |name| table.find(name).is_some() || further.contains(&name));
         for key in fields.names().filter_map(|name| table.find(name)) {
             check_effect(key, table, &fields);
-            if let Some((problem, advice)) = key.refusal()
+            if let Some(refused) = key.refusal()
                 && let Some(at) = fields.find(key.about().name)
             {
-                at.report_advising(problem, advice);
+                refused.report(&at);
             }
         }
         for key in table.keys() {

@@ -8,6 +8,7 @@ use super::{Kind, members};
 use crate::keys::schema::Definitions;
 use crate::keys::{KeyTable, MapKeys};
 use crate::text::read::NodeReader;
+use crate::text::tree::NodeKind;
 
 /// A value of several forms, or of a form that no other kind has.
 pub struct Custom<T> {
@@ -88,17 +89,35 @@ impl Kind for Anything {
 pub struct RefusedKey {
     problem: &'static str,
     advice: &'static str,
+    /// The advice for a text, where it depends on the text.
+    advise: fn(&str) -> Option<String>,
 }
 
 pub const fn refused(problem: &'static str, advice: &'static str) -> RefusedKey {
-    RefusedKey { problem, advice }
+    RefusedKey { problem, advice, advise: |_| None }
+}
+
+impl RefusedKey {
+    #[must_use]
+    pub const fn advising(self, advise: fn(&str) -> Option<String>) -> RefusedKey {
+        RefusedKey { advise, ..self }
+    }
+
+    /// Reports that there is such a key.
+    pub(in crate::keys) fn report(&self, at: &NodeReader) {
+        let advice = match &at.node().kind {
+            NodeKind::Text(text) => (self.advise)(text),
+            _ => None,
+        };
+        at.report_advising(self.problem, advice.unwrap_or_else(|| self.advice.to_owned()));
+    }
 }
 
 impl Kind for RefusedKey {
     type Value = ();
 
     fn read(&self, at: &NodeReader) -> Option<()> {
-        at.report_advising(self.problem, self.advice);
+        self.report(at);
         None
     }
 
@@ -110,7 +129,7 @@ impl Kind for RefusedKey {
         "refused".to_owned()
     }
 
-    fn refusal(&self) -> Option<(&'static str, &'static str)> {
-        Some((self.problem, self.advice))
+    fn refusal(&self) -> Option<&RefusedKey> {
+        Some(self)
     }
 }
