@@ -138,3 +138,21 @@ fn functions_with_secrets_are_refused_without_showing_them() {
         assert_eq!(said.contains("; write `"), said.contains("a text of the function that is not shown"), "{said}");
     }
 }
+
+#[test]
+fn exit_transformer_is_refused_with_plugins_that_do_the_same() {
+    let function =
+        "return (function(code, body, header) if code == 403 then return 404 end return code, body, header end)(...)";
+    let said = refused(&json!({ "exit-transformer": { "functions": [function] } }).to_string());
+    let named: Vec<&str> = said.split('`').filter(|part| part.contains(": { ")).collect();
+    let [page, rewrite] = named[..] else { panic!("{said}") };
+    assert!(said.contains("this version has no plugin `exit-transformer`"), "{said}");
+    let refusal = "request-validation: { header_schema: { required: [X-Key] }, rejected_code: 403 }";
+    let rig = Rig::with(&format!("{{ {page}, {rewrite}, {refusal} }}"));
+    let with_key = |target: &str| format!("GET {target} HTTP/1.1\r\nHost: t\r\nX-Key: 1\r\n\r\n");
+    let of_gateway = rig.gateway.get("/a");
+    assert_eq!((of_gateway.status, of_gateway.headers.get("x-a")), (404, Some("b")));
+    assert_eq!(of_gateway.text(), "{\"message\": \"none\"}");
+    let of_upstream = rig.gateway.client().ask(with_key("/status/403")).expect("an answer");
+    assert_eq!((of_upstream.status, of_upstream.headers.get("x-a")), (403, None));
+}

@@ -40,6 +40,7 @@ const FOREIGN_NAMES: &[(&str, &str)] = &[
 
 /// Plugins of Apache APISIX that are left out on purpose, and what there is in their place.
 const LEFT_OUT: &[(&str, &str)] = &[
+    ("exit-transformer", IN_PLACE_OF_EXIT_TRANSFORMER),
     (
         "ext-plugin-",
         "plugins of other programs are called by `ext-proc`, or written as WebAssembly: docs/guide/wasm.md",
@@ -73,6 +74,11 @@ pub(super) fn report_unknown(compiler: &Compiler, registry: &Registry, path: &st
     };
     compiler.report(path, plugin.place, format!("this version has no plugin `{}`", plugin.name), Some(advice));
 }
+
+/// The function of this plugin of APISIX gets status, body and fields of the gateway's own responses, and returns others.
+const IN_PLACE_OF_EXIT_TRANSFORMER: &str = "Weir does not run Lua; write other bodies of the gateway's own responses as \
+    `error-page: { error_404: { body: '{\"message\": \"none\"}', content_type: application/json } }`, and another status or other fields as \
+    `response-rewrite: { status_code: 404, headers: { set: { X-A: b } }, vars: [[status, \"==\", 403], [upstream_status, \"==\", null]] }`";
 
 /// The plugin that does what the function in the options does.
 fn in_place_of_lua(plugin: &PluginSpec) -> String {
