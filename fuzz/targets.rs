@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use weir_control::document::WrittenDocument;
+use weir_control::lua as lua_text;
 use weir_control::text::edit::{EditBudget, EditOperation};
+use weir_control::text::yaml::TextLimits;
 use weir_journal::simulation::Simulated;
 use weir_journal::{Item, Journal, Options, Storage, Sync};
 use weir_kafka::stored_messages;
@@ -18,8 +21,9 @@ use weir_plugins::fuzzing::b3::{B3Context, B3Fields};
 use weir_plugins::fuzzing::sw8::Sw8Context;
 use weir_plugins::fuzzing::w3c::{Traceparent, is_tracestate};
 use weir_plugins::fuzzing::{
-    BodyTemplate, GrpcWebDecoder, InputFormat, Scene, TranscodedCall, bulk_outcomes, graphql as graphql_text,
-    grpc_retry_delay, json as json_text, otlp_outcomes, otlp_rejected, read_cached_response, xml as xml_text,
+    BodyTemplate, GrpcWebDecoder, InputFormat, Scene, TranscodedCall, bulk_outcomes, chat_with_messages,
+    compiled_definition, graphql as graphql_text, grpc_retry_delay, json as json_text, otlp_outcomes, otlp_rejected,
+    read_cached_response, xml as xml_text,
 };
 use weir_proto::event_stream::{EventPart, EventReader};
 use weir_proto::h1::chunked::{ChunkedDecoder, Step};
@@ -66,6 +70,9 @@ pub(crate) const ALL: &[(&str, Target)] = &[
     ("body_values", body_values),
     ("body_template", body_template),
     ("graphql", graphql),
+    ("lua", lua),
+    ("oas_definition", oas_definition),
+    ("prompts", prompts),
     ("grpc_web", grpc_web),
     ("proto_text", proto_text),
     ("transcoding", transcoding),
@@ -657,6 +664,56 @@ pub(crate) fn graphql(data: &[u8]) {
         (Err(_), Err(_)) => {}
         (one, other) => panic!("a comment makes a difference: {one:?}, {other:?}"),
     }
+}
+
+/// A function in Lua is replaced by conditions that can be read and by a plugin that accepts its options, whatever comments stand behind it;
+/// or the line is told that is not understood.
+pub(crate) fn lua(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    // A comment may be one token or one byte too many.
+    let with_comment = if text.len() < 8000 { format!("{text}\n-- end") } else { text.to_owned() };
+    match lua_text::vars_of(text) {
+        Ok(vars) => {
+            assert!(Expression::compile(&vars).is_ok(), "{vars} is no condition");
+            assert_eq!(lua_text::vars_of(&with_comment), Ok(vars), "a comment makes a difference");
+        }
+        Err(obstacle) => assert!(obstacle.line <= 1 + text.matches('\n').count(), "beyond the end"),
+    }
+    for phase in ["rewrite", "access", "before_proxy", "header_filter", "log"] {
+        let options = serde_json::json!({ "phase": phase, "functions": [text] });
+        let Some(Ok(found)) = lua_text::plugin_of("serverless-pre-function", &options) else { continue };
+        let route = serde_json::json!({ "uri": "/*", "plugins": { found.plugin: found.options },
+            "upstream": { "nodes": { "127.0.0.1:1": 1 } } });
+        let file = serde_json::json!({ "routes": [route] }).to_string();
+        let document = WrittenDocument::parse("f", &file, &|_| None, TextLimits::default()).expect("JSON is YAML");
+        let compiled = weir_control::compile(&document.without_secrets().alone(), &weir_plugins::REGISTRY, None);
+        assert!(compiled.is_ok(), "{file} is refused: {:?}", compiled.err());
+    }
+}
+
+/// A definition of OpenAPI that a server sends is compiled within bounds, or refused with reasons.
+pub(crate) fn oas_definition(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    for with_responses in [false, true] {
+        if let Err(faults) = compiled_definition(text, with_responses) {
+            assert!(!faults.is_empty(), "refused without a reason");
+        }
+    }
+}
+
+/// A body in OpenAI's chat format that messages are put around is JSON with these messages and its own, and the same without them.
+pub(crate) fn prompts(data: &[u8]) {
+    let Some((count, made)) = chat_with_messages(data, "{\"role\": \"system\"}", "{\"role\": \"user\"}") else {
+        return;
+    };
+    let mut made: serde_json::Value = serde_json::from_slice(&made).expect("it is JSON again");
+    let messages = made["messages"].as_array_mut().expect("it has messages");
+    assert_eq!(messages.len(), count + 2, "messages are lost");
+    assert_eq!(messages[0], serde_json::json!({"role": "system"}));
+    assert_eq!(messages.pop(), Some(serde_json::json!({"role": "user"})));
+    messages.remove(0);
+    let before: serde_json::Value = serde_json::from_slice(data).expect("it was JSON");
+    assert_eq!(made, before, "the rest is changed");
 }
 
 /// However gRPC-Web's text is cut, it is decoded to the same bytes, or refused.

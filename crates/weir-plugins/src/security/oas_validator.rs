@@ -512,6 +512,11 @@ impl Plugin for DefinedRequests {
     }
 }
 
+/// Why a definition from a server is not used.
+pub(crate) fn compiled(text: String, with_responses: bool) -> Result<(), String> {
+    fetched::compile(text, with_responses).map(drop)
+}
+
 /// The method and the path of a request, for the log.
 fn quoted_path(exchange: &Exchange) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
