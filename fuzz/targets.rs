@@ -85,6 +85,7 @@ pub(crate) const ALL: &[(&str, Target)] = &[
     ("event_stream", event_stream),
     ("trace_context", trace_context),
     ("convert", convert),
+    ("log_lines", log_lines),
 ];
 
 /// A head is complete at one length and not before, and whatever came of it can be looked at: a refused one is answered
@@ -842,6 +843,26 @@ pub(crate) fn trace_context(data: &[u8]) {
         }
         assert_eq!(read, context, "B3");
     }
+}
+
+/// Whatever a log holds, a request that is read of it has a method and a path, and is read the same from a list.
+pub(crate) fn log_lines(data: &[u8]) {
+    use std::ops::ControlFlow;
+    use weir_rehearsal::log;
+    let read = log::read(data, |_, line| {
+        if let Ok(Some(request)) = line {
+            assert!(!request.method.is_empty() && request.target.starts_with('/'), "{request:?}");
+            let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
+            let is_method = request.method.bytes().all(|byte| byte.is_ascii_uppercase());
+            if is_method && is_plain(&request.target) {
+                let listed = log::of_line(&format!("{} {}", request.method, request.target));
+                assert_eq!(listed.map(|again| again.map(|again| again.target)), Ok(Some(request.target)));
+            }
+        }
+        ControlFlow::Continue(())
+    });
+    // What is no archive has no fault as a whole.
+    assert!(read.is_ok() || data.contains(&b'{'), "{read:?}");
 }
 
 /// Whatever another gateway's configuration holds, what is written of it is YAML without a key that stands twice, which a converter
