@@ -33,7 +33,7 @@ pub(crate) use outcome::outcome;
 pub(crate) use resource_index::ResourceIndex;
 pub(crate) use unreached::UnreachedPlugins;
 
-pub use comparison::{ComparedRequest, compare_documents, described, told};
+pub use comparison::{ComparedRequest, DocumentRouting, compare_documents, described, told};
 pub use connection::{ConnectionDescription, ConnectionExplanation, explain_connection};
 pub use explanation::Explanation;
 pub use outcome::{OutcomePlugin, RoutingComparison, RoutingOutcome};

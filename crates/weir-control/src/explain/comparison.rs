@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use serde_json::{Map, Value, json};
+use weir_gateway::snapshot::Snapshot;
 use weir_plugin::Registry;
 
 use super::{OutcomePlugin, RequestDescription, ResourceIndex, RoutingComparison, RoutingOutcome, outcome};
@@ -27,6 +28,30 @@ pub struct MalformedRequest {
 /// How a document handles each request; of a request that is malformed, why.
 pub(crate) type RoutingOutcomes = Vec<Result<RoutingOutcome, String>>;
 
+/// A document, compiled once for many requests.
+pub struct DocumentRouting<'d> {
+    snapshot: Snapshot,
+    resources: ResourceIndex<'d>,
+    registry: &'d Registry,
+}
+
+impl<'d> DocumentRouting<'d> {
+    /// # Errors
+    /// The faults of the document.
+    pub fn of(document: &'d CompleteDocument, registry: &'d Registry) -> Result<DocumentRouting<'d>, Vec<Diagnostic>> {
+        let snapshot = compile(document, registry, None)?.snapshot;
+        Ok(DocumentRouting { snapshot, resources: ResourceIndex::new(document), registry })
+    }
+
+    /// How the document handles a request.
+    ///
+    /// # Errors
+    /// Why the request is malformed.
+    pub fn outcome(&self, request: &RequestDescription) -> Result<RoutingOutcome, String> {
+        outcome(&self.snapshot, &self.resources, self.registry, request)
+    }
+}
+
 /// How two documents handle requests.
 ///
 /// # Errors
@@ -38,9 +63,8 @@ pub fn compare_documents(
     requests: &[RequestDescription],
 ) -> Result<Vec<ComparedRequest>, Vec<Diagnostic>> {
     let outcomes = |document: &CompleteDocument| -> Result<RoutingOutcomes, Vec<Diagnostic>> {
-        let snapshot = compile(document, registry, None)?.snapshot;
-        let resources = ResourceIndex::new(document);
-        Ok(requests.iter().map(|request| outcome(&snapshot, &resources, registry, request)).collect())
+        let routing = DocumentRouting::of(document, registry)?;
+        Ok(requests.iter().map(|request| routing.outcome(request)).collect())
     };
     Ok(compared(requests, outcomes(before)?, outcomes(after)?))
 }
