@@ -31,8 +31,8 @@ pub(crate) struct ComparisonOptions {
     /// Deletes resources of the node that have this label and are not in the files.
     #[arg(long, value_name = "LABEL=VALUE")]
     prune: Option<String>,
-    /// Shows which of these requests would take another route, other plugins or another upstream. Each line of the file is a
-    /// request such as `GET https://shop.example/orders/1`, or a JSON object of the access log or of `weir tail`.
+    /// Shows which of these requests would take another route, other plugins or another upstream. The file is a log
+    /// in any format that `weir rehearse` reads, or a list of requests such as `GET https://shop.example/orders/1`.
     #[arg(long, value_name = "FILE")]
     requests: Option<PathBuf>,
     #[command(flatten)]
