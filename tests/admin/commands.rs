@@ -81,6 +81,26 @@ consumers: [{ username: jack, plugins: { key-auth: { key: a-key-of-jack } } }]
 }
 
 #[test]
+fn a_running_node_tells_the_routes_of_a_rehearsal() {
+    let gateway = weir().start(&file());
+    let place = TempDir::new();
+    let routes = place.write(
+        "routes.yaml",
+        "routes: [{ id: b, uri: /b/*, hosts: [shop], plugins: { mocking: { response_example: new } } }]\n",
+    );
+    done(&["apply", "-f", routes.to_str().expect("a path"), "--yes"], &gateway);
+    let old = Origin::serving(|_| Answer::with(200, "Content-Type: application/json;charset=utf8\r\n", "old"));
+    let log = place.write("list", "GET http://shop/b/1\nGET http://other/b/1\n");
+    let [server, old, new] =
+        [admin_addr(&gateway), old.addr(), gateway.addr()].map(|address| format!("http://{address}"));
+    let log = log.to_str().expect("a path");
+    let said = refused(&["rehearse", "--log", log, "--old", &old, "--new", &new, "--explain", &server], 1, &gateway);
+    assert!(said.contains("as GET shop/b/1 (route b)") && said.contains("as GET other/b/1 (no route)"), "{said}");
+    let unknown = ["rehearse", "--log", log, "--old", &old, "--new", &new, "--explain", &new];
+    assert!(refused(&unknown, 2, &gateway).contains("`--explain`"), "the address of a listener is no Admin API");
+}
+
+#[test]
 fn a_running_node_explains_a_request() {
     let routes = "routes:
 - { id: a, uri: /a/*, hosts: [shop], plugins: { key-auth: {}, cors: {} } }

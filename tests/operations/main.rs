@@ -18,6 +18,7 @@ mod mistakes;
 mod pages;
 mod quotas;
 mod recipes;
+mod rehearsal;
 mod reload;
 mod stalls;
 mod systemd;

@@ -18,6 +18,7 @@ pub(crate) mod plugins;
 mod recorded_requests;
 pub(crate) mod records;
 pub(crate) mod reference;
+pub(crate) mod rehearse;
 pub(crate) mod resource_files;
 pub(crate) mod resources;
 pub(crate) mod run;
@@ -51,6 +52,7 @@ enum WeirCommand {
     #[command(visible_alias = "import")]
     Convert(convert::ConvertCommand),
     Explain(explain::Explain),
+    Rehearse(Box<rehearse::RehearseCommand>),
     Plugins(plugins::PluginsCommand),
     Schema(schema::SchemaCommand),
     Reference(reference::ReferenceCommand),
@@ -78,7 +80,10 @@ enum WeirCommand {
 
 /// The sections of `weir --help`, with their commands in order.
 const SECTIONS: [(&str, &[&str]); 6] = [
-    ("The gateway and its configuration", &["run", "controller", "check", "convert", "explain", "plugins", "schema"]),
+    (
+        "The gateway and its configuration",
+        &["run", "controller", "check", "convert", "explain", "rehearse", "plugins", "schema"],
+    ),
     (
         "Resources of a running node (Admin API)",
         &["get", "put", "delete", "diff", "apply", "history", "rollback", "nodes", "hub"],
@@ -122,6 +127,7 @@ impl Weir {
             WeirCommand::Check(command) => command.execute(),
             WeirCommand::Convert(command) => command.execute(),
             WeirCommand::Explain(command) => command.execute(),
+            WeirCommand::Rehearse(command) => command.execute(),
             WeirCommand::Plugins(command) => command.execute(),
             WeirCommand::Schema(command) => command.execute(),
             WeirCommand::Reference(command) => command.execute(),

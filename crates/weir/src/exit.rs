@@ -65,10 +65,11 @@ impl From<ExitFailure> for ExitCode {
 pub(crate) const HELP: &str = "\
 Exit codes:
   0  success; for `run`: the process stopped on request
-  1  the configuration or a file is not valid or cannot be read, or there is no key for the node; `diff`: there
-     are differences; `load`, `bench`: the result is not valid; `apply`, `rollback`: not confirmed
+  1  the configuration or a file is not valid or cannot be read, or there is no key for the node; `diff`,
+     `rehearse`: there are differences; `load`, `bench`: the result is not valid; `apply`, `rollback`: not confirmed
   2  wrong usage
   3  a listen address cannot be opened
   4  the system refused another resource, such as a thread or a log file
   5  the node or its store refused the request or the key, or could not be reached; for `run`: a store, a secret
-     manager or a file system that the start needs does not answer, and a later start may succeed";
+     manager or a file system that the start needs does not answer, and a later start may succeed; for
+     `rehearse`: the old gateway does not answer as the log says, or no request was compared";

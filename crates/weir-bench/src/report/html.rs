@@ -15,7 +15,8 @@ use crate::{
     scenario::{Scenario, TableColumn},
 };
 
-const STYLE: &str = include_str!("style.css");
+/// The style of reports, in CSS.
+pub const STYLE: &str = include_str!("style.css");
 
 /// A self-contained page, without scripts, fonts or images from elsewhere.
 pub fn html(findings: &Findings<'_>) -> String {

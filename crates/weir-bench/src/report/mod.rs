@@ -8,7 +8,7 @@ mod table;
 
 pub use self::{
     figures::{Figure, essential, figures},
-    html::html,
+    html::{STYLE, html},
     table::{costs, instruction_counts, knees, searches, table},
 };
 use crate::{

@@ -65,6 +65,13 @@ pub(crate) struct AdminAccess {
     timeout: u64,
 }
 
+impl AdminAccess {
+    /// With the key of the environment.
+    pub(crate) fn with_key_of_environment(ca: Option<PathBuf>, insecure: bool, timeout: u64) -> AdminAccess {
+        AdminAccess { key_file: None, ca, insecure, timeout }
+    }
+}
+
 /// The connection to a node.
 pub(crate) struct AdminClient {
     server: String,

@@ -21,7 +21,7 @@ use crate::node::PLUGINS;
 use crate::say::{self, say};
 
 mod calibrated;
-mod running;
+pub(crate) mod running;
 
 /// Explains how a request is routed: the candidate routes, why all but one are rejected, and the plugins that run.
 ///

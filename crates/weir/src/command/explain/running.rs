@@ -11,7 +11,7 @@ use crate::command::admin_client::{AdminAccess, AdminClient, UNIX};
 use crate::exit::ExitCause;
 
 /// The address of an Admin API, if it is written in place of a file.
-pub(super) fn server(file: &Path) -> Option<&str> {
+pub(crate) fn server(file: &Path) -> Option<&str> {
     let text = file.to_str()?;
     ["http://", "https://", UNIX].iter().any(|scheme| text.starts_with(scheme)).then_some(text)
 }
@@ -24,7 +24,16 @@ pub(super) fn explanation(
     question: &RequestDescription,
     headers: Map<String, Value>,
 ) -> Result<Explanation, ExitCause> {
-    let node = AdminClient::at(server, "the URL in place of FILE", access)?;
+    explanation_of(&AdminClient::at(server, "the URL in place of FILE", access)?, question, headers)
+}
+
+/// # Errors
+/// Like [`explanation`].
+pub(crate) fn explanation_of(
+    node: &AdminClient,
+    question: &RequestDescription,
+    headers: Map<String, Value>,
+) -> Result<Explanation, ExitCause> {
     let RequestDescription { method, url, from, server_name, .. } = question;
     let mut body = json!({ "method": method, "url": url, "headers": headers, "from": from });
     if let Some(name) = server_name {
@@ -35,7 +44,7 @@ pub(super) fn explanation(
 }
 
 /// Fields as the Admin API takes them: several of one name are one, with all values (RFC 9110 5.3).
-pub(super) fn fields(headers: &[String]) -> Result<Map<String, Value>, String> {
+pub(crate) fn fields(headers: &[String]) -> Result<Map<String, Value>, String> {
     let mut fields = Map::new();
     for header in headers {
         let (name, value) =
