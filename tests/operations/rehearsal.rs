@@ -233,7 +233,7 @@ fn rehearsal_finds_differences_planted_in_a_site_of_nginx() {
         "/secure/1",
     ];
     let log: String = targets.iter().map(|target| combined("GET", target)).collect();
-    let options = ["--host", "shop.example", "-H", "Accept-Encoding: gzip"];
+    let options = ["--host", "shop.example", "-H", "Accept-Encoding: gzip", "--concurrency", "1"];
     rehearse(&log, url(nginx.addr()), url(new.addr()), &options).expect(1, FOUND_IN_SITE);
 }
 
@@ -246,8 +246,12 @@ fn rehearsal_finds_differences_planted_in_a_file_of_kong() {
         format!("{{\"request_method\":\"GET\",\"request_uri\":\"{target}\",\"host\":\"api.example\"}}\n")
     };
     let log: String = targets.iter().map(line).collect();
-    let found =
-        rehearse(&log, url(old.addr()), url(new.addr()), &["--ignore", "content-type", "--ignore", "body-members"]);
+    let found = rehearse(
+        &log,
+        url(old.addr()),
+        url(new.addr()),
+        &["--ignore", "content-type", "--ignore", "body-members", "--concurrency", "1"],
+    );
     // The answer to a request without credentials is another text as well.
     found.expect(1, &[FOUND_IN_SERVICES, &[("body-values", "members")]].concat());
 }
@@ -266,7 +270,8 @@ fn rehearsal_finds_differences_planted_in_routes_of_apisix() {
     entries.push(entry("length", "HEAD"));
     let log = format!(r#"{{"log":{{"entries":[{}]}}}}"#, entries.join(","));
     let configuration = new.file().display().to_string();
-    let ignored = ["--ignore", "cookie", "--ignore", "field-missing:x-*", "--ignore", "content-type"];
+    let ignored =
+        ["--concurrency", "1", "--ignore", "cookie", "--ignore", "field-missing:x-*", "--ignore", "content-type"];
     let found =
         rehearse(&log, url(old.addr()), url(new.addr()), &[&["--explain", &configuration], &ignored[..]].concat());
     found.expect(1, FOUND_IN_ROUTES);

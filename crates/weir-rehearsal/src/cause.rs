@@ -85,6 +85,12 @@ impl DifferenceCause {
         self.words().name
     }
 
+    /// Whether the new gateway did not answer.
+    pub(crate) fn is_absence(self) -> bool {
+        use DifferenceCause::{Closed, Connect, TimedOut, Tls};
+        matches!(self, Connect | Tls | TimedOut | Closed)
+    }
+
     pub fn of_name(name: &str) -> Option<DifferenceCause> {
         DifferenceCause::ALL.into_iter().find(|cause| cause.name() == name)
     }

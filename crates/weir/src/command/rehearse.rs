@@ -33,7 +33,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// The log may be one of nginx or Apache (common or combined), of Envoy (its default format), lines of JSON (of Weir, of file-logger, of nginx
 /// and others), an HTTP archive (HAR), or a list of methods and URLs; also compressed with gzip. The format is recognised.
 ///
-/// Each request is sent to the old gateway twice and to the new one once; a request whose answers differ is sent up to two more times to
+/// Each request is sent to the old gateway twice and to the new one once; a request whose answers differ is sent up to four more times to
 /// both. What differs between two answers of the old gateway is not compared. Only GET, HEAD and OPTIONS are sent, without credentials, and 20
 /// requests of the log per second at most, unless options say otherwise. It ends early if more than 10 of the last 50 answers of the old
 /// gateway are 5xx, 429 or missing where the log has another status.

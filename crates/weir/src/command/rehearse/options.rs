@@ -22,7 +22,7 @@ pub(super) struct ReplayOptions {
     #[arg(long = "unsafe", conflicts_with = "methods")]
     all_methods: bool,
     /// When requests are sent: at a rate, such as `20/s`; with the pauses of the log (`recorded`); or as fast as they are answered (`none`).
-    /// Each request of the log is two for the old gateway, or four if there are differences.
+    /// Each request of the log is two for the old gateway, or up to six if there are differences.
     #[arg(long, value_name = "PACE", default_value = "20/s")]
     pace: Pace,
     /// How many times faster than the log, with `--pace recorded`.
