@@ -1,9 +1,13 @@
-//! The definition of WeirPolicy, as a real API server takes it.
+//! The definition of WeirPolicy, and those of the kinds of the APISIX ingress controller, as a real API server takes them.
+
+use std::fs;
+use std::path::Path;
 
 use serde_json::{Value, json};
 use weir_plugins::REGISTRY;
 use weir_testkit::{DEADLINE, eventually};
 
+use crate::apisix::{files, objects};
 use crate::control_plane::{ControlPlane, collection};
 use crate::policies::policy;
 
@@ -101,6 +105,41 @@ fn the_definition_refuses_what_no_policy_can_be() {
         put(&mut wrong, path, value);
         let (status, answer) = dry_run(&plane, &wrong);
         assert!(matches!(status, 400 | 422) && answer.contains(told), "{path}: {status}: {answer}");
+    }
+}
+
+#[test]
+fn the_definitions_of_apisix_accept_the_manifests() {
+    let Some(plane) = ControlPlane::start() else { return };
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes/apisix.apache.org.yaml");
+    for definition in objects(&fs::read_to_string(path).expect("it is there")) {
+        plane.apply(&definition);
+        let name = definition["metadata"]["name"].as_str().expect("a name").to_owned();
+        eventually(&format!("{name} is served"), DEADLINE * 3, || {
+            let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}");
+            let conditions = plane.get(&path)["status"]["conditions"].clone();
+            let is = |kind: &str| {
+                let mut all = conditions.as_array().into_iter().flatten();
+                all.any(|condition| condition["type"] == kind && condition["status"] == "True")
+            };
+            assert!(!is("NonStructuralSchema"), "{name}: {conditions}");
+            is("Established")
+        });
+    }
+    for namespace in ["shop", "blog", "platform"] {
+        plane.create("/api/v1/namespaces", &json!({ "metadata": { "name": namespace } }));
+    }
+    for (file, text) in files() {
+        for object in objects(&text) {
+            let is_taken = || {
+                let (status, answer) = dry_run(&plane, &object);
+                (status == 201).then_some(()).ok_or(answer)
+            };
+            // A kind can be established before its objects are taken.
+            eventually(&format!("{file}: {}: {:?}", object["metadata"]["name"], is_taken()), DEADLINE, || {
+                is_taken().is_ok()
+            });
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! request. It neither validates objects nor runs pods. `real` and `definition` have a real API server (`control_plane`), which
 //! `scripts/kubernetes` builds, and `conformance` and `rollouts` have pods too.
 
+mod apisix;
 mod chart;
 mod conformance;
 mod control_plane;

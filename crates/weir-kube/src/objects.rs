@@ -2,6 +2,7 @@
 //!
 //! Names of types and fields are those of the Kubernetes API and the Gateway API.
 
+pub mod apisix;
 pub mod core;
 pub mod gateway;
 pub mod ingress;
@@ -119,6 +120,12 @@ kinds! {
     WeirPolicy(policy::WeirPolicy): "weir.dev" ["v1alpha1"], "weirpolicies", true;
     Ingress(ingress::Ingress): "networking.k8s.io" ["v1"], "ingresses", true;
     IngressClass(ingress::IngressClass): "networking.k8s.io" ["v1"], "ingressclasses", false;
+    ApisixRoute(apisix::ApisixRoute): "apisix.apache.org" ["v2"], "apisixroutes", true;
+    ApisixUpstream(apisix::ApisixUpstream): "apisix.apache.org" ["v2"], "apisixupstreams", true;
+    ApisixTls(apisix::ApisixTls): "apisix.apache.org" ["v2"], "apisixtlses", true;
+    ApisixConsumer(apisix::ApisixConsumer): "apisix.apache.org" ["v2"], "apisixconsumers", true;
+    ApisixPluginConfig(apisix::ApisixPluginConfig): "apisix.apache.org" ["v2"], "apisixpluginconfigs", true;
+    ApisixGlobalRule(apisix::ApisixGlobalRule): "apisix.apache.org" ["v2"], "apisixglobalrules", true;
 }
 
 impl Kind {
@@ -130,6 +137,16 @@ impl Kind {
     /// Whether it is a route for what is not HTTP.
     pub const fn is_stream_route(self) -> bool {
         matches!(self, Kind::TCPRoute | Kind::TLSRoute | Kind::UDPRoute)
+    }
+
+    /// Whether it is a kind of the APISIX ingress controller.
+    pub fn is_of_apisix(self) -> bool {
+        self.group() == Kind::ApisixRoute.group()
+    }
+
+    /// Whether its objects protect what others serve: as long as the cluster has them, nothing is served without them.
+    pub const fn is_protection(self) -> bool {
+        matches!(self, Kind::WeirPolicy | Kind::ApisixGlobalRule)
     }
 
     /// The kind with this `apiVersion` and `kind`, if it is read.

@@ -1,17 +1,21 @@
 //! From objects to resources and statuses.
 
+mod apisix;
 mod backends;
 mod closed;
 mod conditions;
 mod endpoints;
 mod expressions;
 mod gateway;
+mod grants;
 mod ingress;
+mod pem;
 mod policies;
 mod policy_statuses;
 mod precedence;
 pub mod reach;
 mod shared;
+mod together;
 mod translator;
 mod upstreams;
 

@@ -23,6 +23,8 @@ pub struct KubeOptions {
     pub publish_addresses: Vec<String>,
     /// Ingresses of the class of ingress-nginx are ours as well, with its annotations and defaults.
     pub adopt_ingress_nginx: bool,
+    /// Objects of the kinds of the APISIX ingress controller are ours, if their class is that of this controller or ours.
+    pub adopt_apisix: bool,
     /// The objects are manifests and not all that a cluster has: an IngressClass that is missing is that of ingress-nginx, and
     /// Services without EndpointSlices are reached by their names.
     pub offline: bool,
@@ -42,6 +44,19 @@ pub trait PolicyPlugins: fmt::Debug + Send + Sync {
     /// The reason, with the place in the options. It tells nothing about values of Secrets.
     fn check(&self, plugin: &str, written: &Value, options: &Value) -> Result<usize, String>;
 
+    /// Whether an object of the APISIX ingress controller may have a plugin with these options. Consumers are there, and any option
+    /// may have the value of a Secret; the result is the same otherwise.
+    ///
+    /// # Errors
+    /// As above.
+    fn check_of_apisix(&self, plugin: &str, written: &Value, options: &Value) -> Result<usize, String>;
+
+    /// What identifies a consumer with these options of an auth plugin: two cannot have the same. It is a secret.
+    ///
+    /// # Errors
+    /// If no consumer can have them. The reason tells no value.
+    fn credential(&self, plugin: &str, options: &Value) -> Result<String, String>;
+
     /// Whether the plugin works without HTTP.
     fn works_on_streams(&self, plugin: &str) -> bool;
 }
@@ -52,6 +67,14 @@ struct NoPlugins;
 
 impl PolicyPlugins for NoPlugins {
     fn check(&self, _: &str, _: &Value, _: &Value) -> Result<usize, String> {
+        Err("there is no such plugin".to_owned())
+    }
+
+    fn check_of_apisix(&self, _: &str, _: &Value, _: &Value) -> Result<usize, String> {
+        Err("there is no such plugin".to_owned())
+    }
+
+    fn credential(&self, _: &str, _: &Value) -> Result<String, String> {
         Err("there is no such plugin".to_owned())
     }
 
@@ -76,6 +99,7 @@ impl Default for KubeOptions {
             ingress_controller: "weir.dev/ingress-controller".to_owned(),
             publish_addresses: Vec::new(),
             adopt_ingress_nginx: false,
+            adopt_apisix: false,
             offline: false,
             addresses: GatewayAddresses::Node { published: Vec::new() },
             makes_services: false,
@@ -147,6 +171,7 @@ pub enum ResourceList {
     Ssls,
     Consumers,
     PluginConfigs,
+    GlobalRules,
     Upstreams,
     Services,
     Routes,
@@ -154,11 +179,12 @@ pub enum ResourceList {
 }
 
 impl ResourceList {
-    const ALL: [ResourceList; 8] = [
+    const ALL: [ResourceList; 9] = [
         ResourceList::Listeners,
         ResourceList::Ssls,
         ResourceList::Consumers,
         ResourceList::PluginConfigs,
+        ResourceList::GlobalRules,
         ResourceList::Upstreams,
         ResourceList::Services,
         ResourceList::Routes,
@@ -172,6 +198,7 @@ impl ResourceList {
             ResourceList::Ssls => "ssls",
             ResourceList::Consumers => "consumers",
             ResourceList::PluginConfigs => "plugin_configs",
+            ResourceList::GlobalRules => "global_rules",
             ResourceList::Upstreams => "upstreams",
             ResourceList::Services => "services",
             ResourceList::Routes => "routes",

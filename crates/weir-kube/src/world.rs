@@ -7,6 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use crate::objects::apisix::{
+    ApisixConsumer, ApisixGlobalRule, ApisixPluginConfig, ApisixRoute, ApisixTls, ApisixUpstream,
+};
 use crate::objects::core::{ConfigMap, EndpointSlice, KubeNamespace, Secret, Service};
 use crate::objects::gateway::{GatewayClass, KubeGateway, ListenerSet};
 use crate::objects::ingress::{Ingress, IngressClass};
@@ -67,6 +70,12 @@ pub struct World {
     pub weir_policies: Objects<WeirPolicy>,
     pub ingresses: Objects<Ingress>,
     pub ingress_classes: Objects<IngressClass>,
+    pub apisix_routes: Objects<ApisixRoute>,
+    pub apisix_upstreams: Objects<ApisixUpstream>,
+    pub apisix_tls: Objects<ApisixTls>,
+    pub apisix_consumers: Objects<ApisixConsumer>,
+    pub apisix_plugin_configs: Objects<ApisixPluginConfig>,
+    pub apisix_global_rules: Objects<ApisixGlobalRule>,
     /// The names of the EndpointSlices of each Service; they are in its namespace.
     slices: BTreeMap<ObjectName, BTreeSet<String>>,
 }
@@ -79,7 +88,9 @@ macro_rules! each_kind {
             GatewayClass gateway_classes, Gateway gateways, ListenerSet listener_sets, HTTPRoute http_routes,
             GRPCRoute grpc_routes, TCPRoute tcp_routes, TLSRoute tls_routes, UDPRoute udp_routes,
             ReferenceGrant reference_grants, BackendTLSPolicy backend_tls_policies, WeirPolicy weir_policies,
-            Ingress ingresses, IngressClass ingress_classes
+            Ingress ingresses, IngressClass ingress_classes, ApisixRoute apisix_routes, ApisixUpstream apisix_upstreams,
+            ApisixTls apisix_tls, ApisixConsumer apisix_consumers, ApisixPluginConfig apisix_plugin_configs,
+            ApisixGlobalRule apisix_global_rules
         }
     };
 }

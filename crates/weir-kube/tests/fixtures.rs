@@ -24,7 +24,8 @@ fn check(name: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     let manifests = World::from_manifests(&fs::read_to_string(folder.join(format!("{name}.yaml"))).unwrap()).unwrap();
     assert_eq!(manifests.skipped, Vec::<String>::new());
-    let found = readable(&translate(&manifests.world, &plugins::options()));
+    let options = KubeOptions { adopt_apisix: true, ..plugins::options() };
+    let found = readable(&translate(&manifests.world, &options));
     let file = folder.join(format!("{name}.json"));
     if env::var("WEIR_WRITE_FIXTURES").is_ok() {
         fs::write(&file, format!("{found:#}\n")).unwrap();
@@ -56,6 +57,11 @@ fn upstreams_with_policies_and_retries() {
 #[test]
 fn plugins_of_policies() {
     check("weirpolicies");
+}
+
+#[test]
+fn objects_of_the_apisix_ingress_controller() {
+    check("apisix");
 }
 
 /// One Service for an Ingress and a GRPCRoute of one name, which ask different things of its upstream.

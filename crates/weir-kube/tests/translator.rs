@@ -14,7 +14,7 @@ use weir_kube::{
     WorldChanges, translate,
 };
 
-const MANIFESTS: [&str; 7] = [
+const MANIFESTS: [&str; 8] = [
     include_str!("fixtures/shop.yaml"),
     include_str!("fixtures/listeners.yaml"),
     include_str!("fixtures/policies.yaml"),
@@ -22,10 +22,11 @@ const MANIFESTS: [&str; 7] = [
     include_str!("fixtures/faulty.yaml"),
     include_str!("fixtures/ingresses.yaml"),
     include_str!("fixtures/weirpolicies.yaml"),
+    include_str!("fixtures/apisix.yaml"),
 ];
 
 /// Texts of the manifests, and what stands in their place in another version of the objects.
-const EDITS: [(&str, &str); 23] = [
+const EDITS: [(&str, &str); 34] = [
     ("10.1.0.", "10.2.0."),
     ("endpoints: [", "endpoints: [] # ["),
     ("ready: false", "ready: true"),
@@ -49,6 +50,17 @@ const EDITS: [(&str, &str); 23] = [
     ("kind: HTTPRoute, name: bills }", "kind: HTTPRoute, name: twice }"),
     ("type: weir.dev/plugin", "type: Opaque"),
     ("key: hunter2", "key: hunter3"),
+    ("ingressClassName: apisix", "ingressClassName: other"),
+    ("serviceName: orders", "serviceName: bills"),
+    ("plugin_config_name: common", "plugin_config_name: login"),
+    ("name: none, enable: true", "name: cors, enable: true"),
+    ("key: hunter4", "key: hunter5"),
+    ("hosts: [shop.example", "hosts: [other.example"),
+    ("kind: Secret, name: authority", "kind: Secret, name: another"),
+    ("name: 169.254.169.254", "name: far.example"),
+    ("scheme: https", "scheme: http"),
+    ("{ name: request-id, enable: true }", "{ name: request-id, enable: false }"),
+    ("type: Opaque", "type: bootstrap.kubernetes.io/token"),
 ];
 
 /// The objects of the manifests in each of their versions, first as they are.
@@ -125,7 +137,7 @@ fn make(step: &Step, versions: &[Object], world: &mut World, changes: &mut World
 fn options(number: u8) -> KubeOptions {
     let pool = |last: &str| (IpAddr::from([10, 0, 0, 1]), last.parse().unwrap());
     let (first, last) = pool("10.0.0.2");
-    let plain = KubeOptions { adopt_ingress_nginx: true, ..plugins::options() };
+    let plain = KubeOptions { adopt_ingress_nginx: true, adopt_apisix: true, ..plugins::options() };
     match number {
         0 => plain,
         1 => KubeOptions { makes_services: true, addresses: GatewayAddresses::Pool { first, last }, ..plain },

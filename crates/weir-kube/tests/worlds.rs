@@ -10,6 +10,7 @@ use weir_kube::{KubeOptions, Translation, World, translate};
 const SHOP: &str = include_str!("fixtures/shop.yaml");
 const LISTENERS: &str = include_str!("fixtures/listeners.yaml");
 const POLICIES: &str = include_str!("fixtures/weirpolicies.yaml");
+const APISIX: &str = include_str!("fixtures/apisix.yaml");
 
 /// Faulty objects, which nothing refers to.
 const FAULTY: &str = include_str!("fixtures/faulty.yaml");
@@ -25,11 +26,11 @@ fn world<'a>(objects: impl IntoIterator<Item = &'a Object>) -> World {
 }
 
 fn meaning(world: &World) -> Translation {
-    translate(world, &plugins::options())
+    translate(world, &KubeOptions { adopt_apisix: true, ..plugins::options() })
 }
 
 fn all() -> Vec<Object> {
-    objects(&[SHOP, LISTENERS, FAULTY, POLICIES].join("\n---\n"))
+    objects(&[SHOP, LISTENERS, FAULTY, POLICIES, APISIX].join("\n---\n"))
 }
 
 /// They are written by users of a namespace, and the node would send the requests.
@@ -174,7 +175,7 @@ proptest! {
 
     #[test]
     fn a_faulty_object_changes_nothing_about_others(
-        good in prop::sample::subsequence(objects(&[SHOP, LISTENERS].join("\n---\n")), 0..12),
+        good in prop::sample::subsequence(objects(&[SHOP, LISTENERS, APISIX].join("\n---\n")), 0..40),
         faulty in prop::sample::select(objects(FAULTY)),
     ) {
         let before = meaning(&world(&good));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 /// Group with version, name in URLs, kind and whether in a namespace.
-const KINDS: [(&str, &str, &str, bool); 20] = [
+const KINDS: [(&str, &str, &str, bool); 26] = [
     ("v1", "namespaces", "Namespace", false),
     ("v1", "services", "Service", true),
     ("v1", "secrets", "Secret", true),
@@ -28,6 +28,12 @@ const KINDS: [(&str, &str, &str, bool); 20] = [
     ("gateway.networking.k8s.io/v1beta1", "referencegrants", "ReferenceGrant", true),
     ("gateway.networking.k8s.io/v1", "backendtlspolicies", "BackendTLSPolicy", true),
     ("weir.dev/v1alpha1", "weirpolicies", "WeirPolicy", true),
+    ("apisix.apache.org/v2", "apisixroutes", "ApisixRoute", true),
+    ("apisix.apache.org/v2", "apisixupstreams", "ApisixUpstream", true),
+    ("apisix.apache.org/v2", "apisixtlses", "ApisixTls", true),
+    ("apisix.apache.org/v2", "apisixconsumers", "ApisixConsumer", true),
+    ("apisix.apache.org/v2", "apisixpluginconfigs", "ApisixPluginConfig", true),
+    ("apisix.apache.org/v2", "apisixglobalrules", "ApisixGlobalRule", true),
 ];
 
 /// Names an object, or a collection if `name` is `None`.

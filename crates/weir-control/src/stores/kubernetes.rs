@@ -78,6 +78,7 @@ fn controller_settings(settings: &KubernetesSettings, node: &str, plugins: NodeP
     let text = |value: &Option<Box<str>>, default: String| value.as_deref().map_or(default, str::to_owned);
     options.controller_name = text(&settings.gateway_controller, options.controller_name);
     options.adopt_ingress_nginx = settings.adopts_ingress_nginx;
+    options.adopt_apisix = settings.adopts_apisix;
     options.ingress_controller = text(&settings.ingress_controller, options.ingress_controller);
     options.publish_addresses = settings.publish_addresses.iter().map(|address| address.to_string()).collect();
     options.addresses = match settings.gateway_addresses {

@@ -26,6 +26,8 @@ pub struct KubernetesSettings {
     pub ingress_controller: Option<Box<str>>,
     /// Whether Ingresses of ingress-nginx are served as well.
     pub adopts_ingress_nginx: bool,
+    /// Whether objects of the APISIX ingress controller are served as well.
+    pub adopts_apisix: bool,
     /// The addresses at which clients reach the node, for statuses: IP addresses or names.
     pub publish_addresses: Vec<Box<str>>,
     /// Each Gateway gets an address of its own from this network; `None`: all share the addresses of the node.
@@ -72,6 +74,9 @@ keys! {
         example("weir.dev/ingress-controller");
     /// Whether the Ingresses of ingress-nginx (`k8s.io/ingress-nginx`) are served as well, with its annotations and defaults.
     adopt_ingress_nginx: Or<Flag> = flag().or(false), own();
+    /// Whether the kinds of the APISIX ingress controller (`apisix.apache.org/v2`) are served as well: those whose class is of
+    /// `apisix.apache.org/apisix-ingress-controller`, or of the `ingress_controller` here.
+    adopt_apisix: Or<Flag> = flag().or(false), own(), guide("apisix-ingress-controller.md");
     /// The addresses at which clients reach the node, for statuses: IP addresses or names.
     publish_addresses: DistinctList<Text> = NAMES, own(), absent("none"), example("[203.0.113.7]");
     /// A network whose addresses belong to the node. Each Gateway gets one of them for its own, and its listeners may have any port there.
@@ -108,6 +113,7 @@ pub(super) fn read(fields: &MapReader) -> Option<KubernetesSettings> {
         gateway_controller: fields.read(&KUBERNETES.gateway_controller),
         ingress_controller: fields.read(&KUBERNETES.ingress_controller),
         adopts_ingress_nginx: fields.value(&KUBERNETES.adopt_ingress_nginx),
+        adopts_apisix: fields.value(&KUBERNETES.adopt_apisix),
         publish_addresses: fields.read(&KUBERNETES.publish_addresses).unwrap_or_default(),
         gateway_addresses: fields.read(&KUBERNETES.gateway_addresses),
         makes_gateway_services: fields.value(&KUBERNETES.gateway_services),

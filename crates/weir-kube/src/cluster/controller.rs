@@ -30,7 +30,9 @@ const MOST_TOLD: usize = 1_024;
 const MOST_UNSERVED: usize = 4;
 
 /// The kinds of objects that refer to what is watched by name.
-const REFERRING: [Kind; 3] = [Kind::BackendTLSPolicy, Kind::Gateway, Kind::Ingress];
+fn refers(kind: Kind) -> bool {
+    matches!(kind, Kind::BackendTLSPolicy | Kind::Gateway | Kind::Ingress) || kind.is_of_apisix()
+}
 
 /// How a cluster is followed.
 #[derive(Clone, Debug)]
@@ -165,7 +167,8 @@ impl Following {
             self.followers.spawn(writer.run());
             self.followers.spawn(election::elect(Arc::clone(&self.cluster), election, leadership));
         }
-        for scope in WatchScope::permanent(&self.settings.namespaces) {
+        let adopts_apisix = self.settings.options.adopt_apisix;
+        for scope in WatchScope::permanent(&self.settings.namespaces, adopts_apisix) {
             self.follow(scope);
         }
         // When the oldest change came that has not been translated.
@@ -221,11 +224,11 @@ impl Following {
             self.problem = self.seen.problem().map(str::to_owned);
             self.sink.tell(self.problem.as_deref());
         }
-        let refers = match self.has_started {
-            true => !scope.is_by_name() && REFERRING.contains(&scope.kind),
+        let has_references = match self.has_started {
+            true => !scope.is_by_name() && refers(scope.kind),
             false => !scope.is_by_name() && self.seen.is_complete(),
         };
-        if has_changed && refers {
+        if has_changed && has_references {
             self.follow_references();
         }
         has_changed

@@ -1,5 +1,7 @@
 //! The objects that are watched by name, since another object refers to them.
 
+mod apisix;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ScopePart, WatchScope};
@@ -103,6 +105,7 @@ fn all(world: &World) -> Vec<(WatchScope, ObjectRef)> {
         add(&SECRET_ANNOTATIONS, Kind::Secret);
         add(&CONFIG_MAP_ANNOTATIONS, Kind::ConfigMap);
     }
+    found.extend(apisix::all(world));
     found
 }
 

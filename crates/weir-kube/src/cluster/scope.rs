@@ -43,9 +43,11 @@ impl WatchScope {
     /// The scopes that are watched all the time. `namespaces` limits kinds that are in namespaces; empty stands for all.
     ///
     /// ConfigMaps, and Secrets of other types, are watched by name when an object refers to them.
-    pub fn permanent(namespaces: &[String]) -> Vec<WatchScope> {
+    /// Kinds of the APISIX ingress controller only if they are adopted.
+    pub fn permanent(namespaces: &[String], adopt_apisix: bool) -> Vec<WatchScope> {
         let mut scopes = Vec::new();
-        for &kind in Kind::ALL.iter().filter(|kind| **kind != Kind::ConfigMap) {
+        let is_read = |kind: &&Kind| **kind != Kind::ConfigMap && (adopt_apisix || !kind.is_of_apisix());
+        for &kind in Kind::ALL.iter().filter(is_read) {
             let parts = match kind {
                 // Releases of Helm are Secrets too, and large.
                 Kind::Secret => vec![ScopePart::OfType(SECRET_OF_TLS), ScopePart::OfType(SECRET_OF_PLUGINS)],
@@ -85,19 +87,28 @@ mod tests {
 
     #[test]
     fn namespaces_limit_only_kinds_that_are_in_namespaces() {
-        let scopes = WatchScope::permanent(&["a".to_owned(), "b".to_owned()]);
+        let scopes = WatchScope::permanent(&["a".to_owned(), "b".to_owned()], false);
         let of = |kind: Kind| -> Vec<Option<&str>> {
             scopes.iter().filter(|scope| scope.kind == kind).map(|scope| scope.namespace.as_deref()).collect()
         };
         assert_eq!(of(Kind::Service), [Some("a"), Some("b")]);
         assert_eq!(of(Kind::GatewayClass), [None]);
         assert_eq!(of(Kind::ConfigMap), []);
-        assert!(WatchScope::permanent(&[]).iter().all(|scope| scope.namespace.is_none()));
+        assert!(WatchScope::permanent(&[], false).iter().all(|scope| scope.namespace.is_none()));
+    }
+
+    #[test]
+    fn kinds_of_apisix_are_watched_if_they_are_adopted() {
+        let count = |adopt_apisix| {
+            let scopes = WatchScope::permanent(&[], adopt_apisix);
+            scopes.iter().filter(|scope| scope.kind.is_of_apisix()).count()
+        };
+        assert_eq!((count(false), count(true)), (0, 6));
     }
 
     #[test]
     fn secrets_are_watched_by_type_and_others_by_name() {
-        let scopes = WatchScope::permanent(&[]);
+        let scopes = WatchScope::permanent(&[], false);
         let forms: Vec<WatchForm> =
             scopes.iter().filter(|scope| scope.kind == Kind::Secret).map(WatchScope::form).collect();
         let fields = |fields: &str| WatchForm::Whole { fields: fields.to_owned(), labels: "" };

@@ -112,14 +112,17 @@ impl SeenCluster {
                 state.problem = problem;
                 SeenChange::Nothing
             }
-            Told::NoSuchKind if scope.kind == Kind::WeirPolicy && !state.members.is_empty() => {
+            Told::NoSuchKind if scope.kind.is_protection() && !state.members.is_empty() => {
                 // A definition goes after its objects: it was replaced, or the server's list is not whole. Without their policies,
                 // routes would be open.
-                let problem = "the cluster does not serve v1alpha1 of WeirPolicy any more; the policies that were read last stay in force";
+                let (kind, version) = (scope.kind, scope.kind.versions()[0]);
+                let problem = format!(
+                    "the cluster does not serve {version} of {kind} any more; the objects that were read last stay in force"
+                );
                 if state.problem.is_none() {
                     tracing::warn!("{problem}");
                 }
-                state.problem = Some(problem.to_owned());
+                state.problem = Some(problem);
                 SeenChange::Nothing
             }
             Told::NoSuchKind => {

@@ -135,6 +135,13 @@ impl<'a> ServiceBackends<'a> {
         ports(self.world.services.get(service)?, PortTransport::Tcp).next().map(|port| port.port)
     }
 
+    /// The name that a Service of type ExternalName stands for.
+    pub(super) fn external_name(&self, service: &ObjectName) -> Option<String> {
+        self.lookups.borrow_mut().services.insert(service.clone());
+        let spec = &self.world.services.get(service)?.spec;
+        (spec.kind == "ExternalName").then(|| spec.external_name.clone())
+    }
+
     /// The addresses of a backend, for other resources than its upstreams.
     pub(super) fn addresses(&self, backend: Backend) -> Vec<PodAddress> {
         self.lookups.borrow_mut().addresses.insert(backend.name().service);

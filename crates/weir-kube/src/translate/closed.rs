@@ -29,9 +29,11 @@ pub fn substitute(kind: ResourceList, id: &str, value: &Value) -> SubstituteReso
         }
         // The plugins of policies.
         ResourceList::PluginConfigs | ResourceList::Services => return SubstituteResource::Nothing,
-        ResourceList::Listeners | ResourceList::Ssls | ResourceList::Consumers | ResourceList::Upstreams => {
-            return SubstituteResource::Last;
-        }
+        ResourceList::Listeners
+        | ResourceList::Ssls
+        | ResourceList::Consumers
+        | ResourceList::GlobalRules
+        | ResourceList::Upstreams => return SubstituteResource::Last,
     };
     let mut closed = value.clone();
     if let Some(members) = closed.as_object_mut() {

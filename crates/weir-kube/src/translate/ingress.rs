@@ -13,8 +13,6 @@ mod targets;
 
 use std::collections::BTreeSet;
 
-use std::collections::BTreeMap;
-
 use serde_json::json;
 
 use self::claimed::Claimed;
@@ -22,87 +20,44 @@ pub use self::claimed::SERVED;
 use self::class::IngressDialect;
 use self::routes::RouteWriter;
 use self::settings::IngressSettings;
-use super::backends::{BackendLookups, BackendPort, ServiceBackends, UpstreamKey};
-use super::endpoints::addresses;
+use super::backends::ServiceBackends;
 use super::expressions::Expressions;
 use super::policies::PluginPolicies;
-use super::shared::{SharedKey, SharedResources};
+use super::shared::SharedResources;
+use super::together::TranslatedTogether;
+use crate::objects::Kind;
 use crate::objects::ingress::Ingress;
-use crate::objects::{Kind, ObjectRef};
-use crate::translation::{KubeOptions, ObjectEvent, ObjectStatus, ResourceList, Translation, TranslationReader};
+use crate::translation::{KubeOptions, ObjectStatus, Translation, TranslationReader};
 use crate::world::{World, WorldChanges};
 
 /// What all Ingresses of our classes mean.
 #[derive(Default)]
 pub(super) struct TranslatedIngresses {
-    /// The resources, each with the object that it comes from.
-    resources: BTreeMap<(ResourceList, String), ObjectRef>,
-    upstreams: Vec<UpstreamKey>,
-    /// The plugins of policies.
-    plugins: Vec<SharedKey>,
-    lookups: BackendLookups,
-    statuses: BTreeMap<ObjectRef, ObjectStatus>,
-    pub events: Vec<ObjectEvent>,
+    pub made: TranslatedTogether,
+    /// What the regular expressions of namespaces have taken, with those of Ingresses.
+    pub expressions: Expressions,
 }
 
 impl TranslatedIngresses {
     /// Whether changes concern any of them.
     pub(super) fn is_stale(&self, world: &World, changes: &WorldChanges) -> bool {
         const KINDS: [Kind; 5] = [Kind::Ingress, Kind::IngressClass, Kind::Secret, Kind::ConfigMap, Kind::WeirPolicy];
-        let BackendLookups { services, addresses: addressed, endpoints } = &self.lookups;
-        let has_endpoint_now = |port: &BackendPort| {
-            port.find(world).is_some_and(|backend| !addresses(world, backend.service, &backend.port.name).is_empty())
-        };
-        changes.objects.iter().any(|object| KINDS.contains(&object.kind))
-            || changes.services().iter().any(|service| services.contains(service))
-            || changes.endpoints.iter().any(|service| addressed.contains(service))
-            || endpoints
-                .iter()
-                .filter(|(port, _)| changes.endpoints.contains(&port.service))
-                .any(|(port, had_endpoint)| has_endpoint_now(port) != *had_endpoint)
+        self.made.is_stale(world, changes, &KINDS)
     }
 
     /// Translates all of them again.
     pub(super) fn translate(
         &mut self,
         input: (&World, &KubeOptions, &PluginPolicies),
-        mut expressions: Expressions,
+        expressions: Expressions,
         shared: &mut SharedResources,
         reader: &mut dyn TranslationReader,
     ) {
         let mut translation = Translation::default();
         let mut backends = ServiceBackends::new(input.0);
-        translate(input, &mut backends, &mut expressions, &mut translation);
-        let (wanted, lookups) = backends.finish();
-        self.lookups = lookups;
-        let upstreams_now = wanted.map(|wanted| shared.upstreams.add(wanted)).collect();
-        let before = std::mem::replace(&mut self.upstreams, upstreams_now);
-        before.iter().for_each(|key| shared.upstreams.release(key));
-        let Translation { resources, statuses, events, .. } = translation;
-        let (plugins, resources) = shared.plugins.take(resources);
-        let before = std::mem::replace(&mut self.plugins, plugins);
-        before.iter().for_each(|key| shared.plugins.release(key));
-        let names = resources.iter().map(|one| ((one.kind, one.id.clone()), one.origin.clone())).collect();
-        let mut gone = std::mem::replace(&mut self.resources, names);
-        gone.retain(|name, _| !self.resources.contains_key(name));
-        gone.keys().for_each(|(kind, id)| reader.remove(*kind, id));
-        resources.into_iter().for_each(|resource| reader.put(resource));
-        statuses.iter().cloned().for_each(|status| reader.status(status));
-        let statuses = statuses.into_iter().map(|status| (status.object.clone(), status)).collect();
-        let before = std::mem::replace(&mut self.statuses, statuses);
-        before.keys().filter(|object| !self.statuses.contains_key(*object)).for_each(|object| reader.no_status(object));
-        self.events = events;
-    }
-
-    /// The statuses of objects of which the status has changed.
-    pub(super) fn statuses(&self, changes: &WorldChanges, reader: &mut dyn TranslationReader) {
-        let known = changes.statuses.iter().filter_map(|object| self.statuses.get(object));
-        known.cloned().for_each(|status| reader.status(status));
-    }
-
-    /// The object that a resource comes from.
-    pub(super) fn origin(&self, kind: ResourceList, id: &str) -> Option<ObjectRef> {
-        self.resources.get(&(kind, id.to_owned())).cloned()
+        self.expressions = expressions;
+        translate(input, &mut backends, &mut self.expressions, &mut translation);
+        self.made.replace(translation, backends, shared, reader);
     }
 }
 

@@ -14,6 +14,7 @@ use crate::translation::PolicyPlugins;
 use crate::world::{ObjectName, World, WorldChanges};
 
 pub(super) use applied::AppliedPolicies;
+pub(super) use secrets::is_reference;
 use state::PluginPolicyState;
 
 /// The most bytes that the regular expressions of the policies of a namespace take together when they are compiled.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::apisix::TranslatedApisix;
 use super::gateway::{StaleRoutes, TranslatedGateways};
 use super::ingress::TranslatedIngresses;
 use super::policies::{PluginPolicies, PolicyRefusal, RefusedPolicies};
@@ -16,6 +17,7 @@ pub struct Translator {
     options: KubeOptions,
     gateways: TranslatedGateways,
     ingresses: TranslatedIngresses,
+    apisix: TranslatedApisix,
     policies: PluginPolicies,
     policy_statuses: PolicyStatuses,
     shared: SharedResources,
@@ -24,8 +26,8 @@ pub struct Translator {
 
 impl Translator {
     pub fn new(options: KubeOptions) -> Translator {
-        let (gateways, ingresses, policies, policy_statuses, shared) = Default::default();
-        Translator { options, gateways, ingresses, policies, policy_statuses, shared, has_started: false }
+        let (gateways, ingresses, apisix, policies, policy_statuses, shared) = Default::default();
+        Translator { options, gateways, ingresses, apisix, policies, policy_statuses, shared, has_started: false }
     }
 
     /// Translates a world that has changed like this; the first time, all of it. What is read is what may have changed, and the same
@@ -36,7 +38,7 @@ impl Translator {
             true => StaleRoutes::All,
             false => self.gateways.stale(world, &self.options, changes),
         };
-        // The expressions of Ingresses come after those of routes.
+        // The expressions of Ingresses come after those of routes, and those of APISIX's kinds after both.
         let ingresses_are_stale = matches!(stale, StaleRoutes::All) || self.ingresses.is_stale(world, changes);
         if is_first || PluginPolicies::is_stale(changes) {
             self.policies.renew(world, &*self.options.plugins);
@@ -50,7 +52,14 @@ impl Translator {
             let expressions = self.gateways.expressions.clone();
             self.ingresses.translate(input, expressions, &mut self.shared, reader);
         } else {
-            self.ingresses.statuses(changes, reader);
+            self.ingresses.made.statuses(changes, reader);
+        }
+        if ingresses_are_stale || self.apisix.is_stale(world, changes) {
+            let expressions = self.ingresses.expressions.clone();
+            let input = (world, &self.options, &self.ingresses.made.server_names);
+            self.apisix.translate(input, expressions, &mut self.shared, reader);
+        } else {
+            self.apisix.made.statuses(changes, reader);
         }
         if !is_of_endpoints || is_first {
             self.policy_statuses.write(input, &self.gateways, reader);
@@ -62,7 +71,7 @@ impl Translator {
 
     /// What users should learn about their objects in addition, as the last translation has it.
     pub fn events(&self) -> impl Iterator<Item = &ObjectEvent> {
-        self.gateways.events.iter().chain(&self.ingresses.events)
+        self.gateways.events.iter().chain(&self.ingresses.made.events).chain(&self.apisix.made.events)
     }
 
     /// What is made in the cluster.
@@ -102,6 +111,7 @@ impl Translator {
     pub fn origin(&self, resource: &str) -> Option<ObjectRef> {
         let (kind, id) = ResourceList::split(resource)?;
         let shared = || self.shared.origin(kind, id);
-        self.gateways.origin(kind, id).or_else(|| self.ingresses.origin(kind, id)).or_else(shared)
+        let together = || self.ingresses.made.origin(kind, id).or_else(|| self.apisix.made.origin(kind, id));
+        self.gateways.origin(kind, id).or_else(together).or_else(shared)
     }
 }

@@ -16,6 +16,17 @@ impl PolicyPlugins for AnyPlugins {
         }
     }
 
+    fn check_of_apisix(&self, plugin: &str, written: &Value, options: &Value) -> Result<usize, String> {
+        self.check(plugin, written, options)
+    }
+
+    fn credential(&self, _: &str, options: &Value) -> Result<String, String> {
+        match options["key"].as_str() {
+            Some("") => Err("key: is empty".to_owned()),
+            _ => Ok(options.to_string()),
+        }
+    }
+
     fn works_on_streams(&self, plugin: &str) -> bool {
         plugin == "ip-restriction"
     }

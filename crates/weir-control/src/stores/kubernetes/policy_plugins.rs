@@ -1,11 +1,11 @@
-//! What users of a namespace may configure of plugins by a WeirPolicy. They are not the operators of the node: what a plugin reaches
+//! What users of a namespace may configure of plugins by a WeirPolicy, or by an object of the APISIX ingress controller. They are not the operators of the node: what a plugin reaches
 //! from the node, and what it shares with others there, is decided by what the plugins declare.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::rc::Rc;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use weir_kube::{PolicyPlugins, reach};
 use weir_plugin::options::{Row, rows};
 use weir_plugin::suggest::closest;
@@ -76,8 +76,33 @@ impl NodePlugins {
         }
     }
 
+    /// The plugin with this name, if the node may run it.
+    fn enabled(&self, plugin: &str) -> Result<&Entry, String> {
+        let Some(entry) = self.registry.find(plugin) else {
+            let meant = closest(plugin, self.registry.entries().iter().map(|entry| entry.name));
+            let meant = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
+            return Err(format!("there is no such plugin{meant}"));
+        };
+        match self.enabled.as_ref().is_some_and(|enabled| !enabled.contains(plugin)) {
+            true => Err("is not in the list `plugins` of the node's file, so it is not enabled".to_owned()),
+            false => Ok(entry),
+        }
+    }
+
+    /// What the expressions of a plugin take, or its faults as one text that tells nothing of values of Secrets.
+    fn judge(&self, entry: &Entry, (written, options): (&Value, &Value), users: UserScope) -> Result<usize, String> {
+        self.examine(entry, options, users).map_err(|faults| match written == options {
+            true => joined(faults, |_| true),
+            // What is said of what is written alone tells nothing of the values.
+            false => {
+                let of_written = self.examine(entry, written, users).err().unwrap_or_default();
+                joined(faults, |fault| of_written.contains(fault))
+            }
+        })
+    }
+
     /// All that is wrong with the options of a plugin, or how many bytes its expressions may take.
-    fn examine(&self, entry: &Entry, options: &Value) -> Result<usize, Vec<ConfigError>> {
+    fn examine(&self, entry: &Entry, options: &Value, users: UserScope) -> Result<usize, Vec<ConfigError>> {
         let faults = self.beyond_namespace(entry, options);
         if !faults.is_empty() {
             return Err(faults);
@@ -91,7 +116,7 @@ impl NodePlugins {
                 continue;
             }
             built.map_err(|fault| fault.each().collect::<Vec<_>>())?;
-            return shared_with_others(&shared).map_or(Ok(size), |fault| Err(vec![fault]));
+            return shared_with_others(&shared, users).map_or(Ok(size), |fault| Err(vec![fault]));
         }
         unreachable!("the last size is not tried again")
     }
@@ -99,40 +124,62 @@ impl NodePlugins {
 
 impl PolicyPlugins for NodePlugins {
     fn check(&self, plugin: &str, written: &Value, options: &Value) -> Result<usize, String> {
-        let Some(entry) = self.registry.find(plugin) else {
-            let meant = closest(plugin, self.registry.entries().iter().map(|entry| entry.name));
-            let meant = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
-            return Err(format!("there is no such plugin{meant}"));
-        };
-        if self.enabled.as_ref().is_some_and(|enabled| !enabled.contains(plugin)) {
-            return Err("is not in the list `plugins` of the node's file, so it is not enabled".to_owned());
-        }
+        let entry = self.enabled(plugin)?;
         if is_disabled(written)? {
             return Ok(0);
         }
-        let without = |options: &Value| {
-            let mut members = options.as_object().cloned().unwrap_or_default();
-            members.remove("_meta");
-            Value::Object(members)
-        };
         if !written.is_object() {
             return Err("the options are not a map: write `{}` for a plugin without options".to_owned());
         }
-        let (written, options) = (without(written), without(options));
+        let (written, options) = (without_meta(written), without_meta(options));
         only_in_secret_options(entry.name, &written, &options)?;
-        self.examine(entry, &options).map_err(|faults| match written == options {
-            true => joined(faults, |_| true),
-            // What is said of the references alone tells nothing of the values.
-            false => {
-                let of_references = self.examine(entry, &written).err().unwrap_or_default();
-                joined(faults, |fault| of_references.contains(fault))
-            }
+        self.judge(entry, (&written, &options), UserScope::OfPolicies)
+    }
+
+    fn check_of_apisix(&self, plugin: &str, written: &Value, options: &Value) -> Result<usize, String> {
+        let entry = self.enabled(plugin)?;
+        let is_known = |meta: &Map<String, Value>| meta.keys().all(|key| APISIX_META.contains(&&**key));
+        if options.get("_meta").is_some_and(|meta| !meta.as_object().is_some_and(is_known)) {
+            return Err(format!("_meta: can only have {}", APISIX_META.join(", ")));
+        }
+        if options["_meta"]["disable"] == true {
+            return Ok(0);
+        }
+        self.judge(entry, (&without_meta(written), &without_meta(options)), UserScope::OfApisix)
+    }
+
+    fn credential(&self, plugin: &str, options: &Value) -> Result<String, String> {
+        let entry = self.enabled(plugin)?;
+        let check = entry.credential.ok_or("is no plugin by which consumers identify themselves")?.check;
+        check(options).map_err(|fault| {
+            let of_none: Vec<ConfigError> =
+                check(&json!({})).err().map(|fault| fault.each().collect()).unwrap_or_default();
+            joined(fault.each().collect(), |fault| of_none.contains(fault))
         })
     }
 
     fn works_on_streams(&self, plugin: &str) -> bool {
         self.registry.find(plugin).is_some_and(|entry| entry.on_streams)
     }
+}
+
+/// What an object of the APISIX ingress controller may say in `_meta`. A condition (`filter`) would not be counted.
+const APISIX_META: [&str; 3] = ["disable", "error_response", "priority"];
+
+/// Whose options are checked.
+#[derive(Clone, Copy, PartialEq)]
+enum UserScope {
+    /// Those who write WeirPolicies.
+    OfPolicies,
+    /// Those who write objects of the APISIX ingress controller, among them consumers.
+    OfApisix,
+}
+
+/// The options of the plugin itself.
+fn without_meta(options: &Value) -> Value {
+    let mut members = options.as_object().cloned().unwrap_or_default();
+    members.remove("_meta");
+    Value::Object(members)
 }
 
 /// Whether `_meta` says that the plugin is not to run.
@@ -148,9 +195,9 @@ fn is_disabled(options: &Value) -> Result<bool, String> {
 }
 
 /// Why a plugin cannot be used that was built like this.
-fn shared_with_others(shared: &BuildContext) -> Option<ConfigError> {
-    if shared.take_inputs().consumers {
-        let problem = "needs consumers, which a cluster does not have yet: use a plugin with users of its own, such as `basic-auth` \
+fn shared_with_others(shared: &BuildContext, users: UserScope) -> Option<ConfigError> {
+    if shared.take_inputs().consumers && users == UserScope::OfPolicies {
+        let problem = "needs consumers, which policies do not have yet: use a plugin with users of its own, such as `basic-auth` \
                        with `users`, or one that asks a service, such as `openid-connect` or `forward-auth`";
         return Some(ConfigError::new("", problem));
     }
@@ -176,7 +223,7 @@ fn unreachable(row: &Row, options: &Value) -> Vec<ConfigError> {
         if is_file {
             faults.push(ConfigError::new(path, "names a file of the node, which users of a namespace cannot use"));
         } else if row.kind == "any" {
-            let problem = "leads to an upstream, which users of a namespace cannot choose: use backendRefs of a route";
+            let problem = "leads to an upstream, which users of a namespace cannot choose: name Services as backends of the route";
             faults.push(ConfigError::new(path, problem));
         } else {
             let wrong = texts(value).into_iter().filter_map(|text| reached(text).err());

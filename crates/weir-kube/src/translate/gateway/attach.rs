@@ -1,8 +1,8 @@
 //! Which listeners a route attaches to.
 
 use super::super::conditions::Problem;
+use super::super::grants::GROUP;
 use super::context::Context;
-use super::grants::GROUP;
 use super::hosts;
 use super::parents::Parents;
 use crate::objects::meta::{ObjectMeta, ObjectReference};

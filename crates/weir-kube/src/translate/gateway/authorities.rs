@@ -1,6 +1,6 @@
 //! Certificates of authorities, which ConfigMaps have.
 
-use super::pem::has_pem;
+use super::super::pem::has_pem;
 use crate::objects::meta::ObjectReference;
 use crate::world::{ObjectName, World};
 

@@ -4,10 +4,10 @@ use serde_json::{Map, Value, json};
 
 use super::super::backends::{Backend, NoBackend, PortTransport, ServiceBackends};
 use super::super::conditions::Problem;
+use super::super::grants::{GrantReferent, GrantReferrer};
 use super::certificates::TlsCertificate;
 use super::context::Context;
 use super::filters;
-use super::grants::{GrantReferent, GrantReferrer};
 use crate::objects::Kind;
 use crate::objects::core::NumberOrName;
 use crate::objects::meta::ObjectReference;

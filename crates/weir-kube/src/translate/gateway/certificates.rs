@@ -4,9 +4,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::super::conditions::Problem;
+use super::super::grants::{GROUP, GrantReferent, GrantReferrer};
+use super::super::pem::has_pem;
 use super::context::Context;
-use super::grants::{GrantReferent, GrantReferrer};
-use super::pem::has_pem;
 use crate::objects::core::Secret;
 use crate::objects::gateway::KubeGateway;
 use crate::objects::meta::ObjectReference;
@@ -27,7 +27,7 @@ pub(super) struct TlsCertificate {
 pub(super) fn of_gateway(context: &Context, gateway: &KubeGateway) -> Result<Option<TlsCertificate>, Problem> {
     let backend = gateway.spec.tls.as_ref().and_then(|tls| tls.backend.as_ref());
     let Some(reference) = backend.and_then(|backend| backend.client_certificate_ref.as_ref()) else { return Ok(None) };
-    let from = GrantReferrer { kind: "Gateway", namespace: &gateway.metadata.namespace };
+    let from = GrantReferrer { group: GROUP, kind: "Gateway", namespace: &gateway.metadata.namespace };
     let invalid = |problem: Problem| match problem.reason {
         INVALID => Problem { reason: "InvalidClientCertificateRef", ..problem },
         _ => problem,

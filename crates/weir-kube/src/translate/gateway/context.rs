@@ -1,7 +1,7 @@
 //! What all parts of the translation of the Gateway API use.
 
+use super::super::grants::Grants;
 use super::super::policies::PluginPolicies;
-use super::grants::Grants;
 use super::tls_policies::TlsPolicies;
 use crate::objects::gateway::AllowedNamespaces;
 use crate::translation::KubeOptions;

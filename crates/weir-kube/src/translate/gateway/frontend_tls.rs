@@ -1,9 +1,9 @@
 //! How the clients of a Gateway are verified.
 
 use super::super::conditions::Problem;
+use super::super::grants::{GROUP, GrantReferent, GrantReferrer};
 use super::authorities;
 use super::context::Context;
-use super::grants::{GrantReferent, GrantReferrer};
 use crate::objects::gateway::{FrontendTlsValidation, KubeGateway};
 use crate::objects::meta::ObjectReference;
 
@@ -61,7 +61,7 @@ fn resolve<'a>(context: &Context<'a>, gateway: &KubeGateway, reference: &ObjectR
     let kind = reference.kind.as_deref().unwrap_or("ConfigMap");
     let referent =
         GrantReferent { group: reference.group.as_deref().unwrap_or(""), kind, namespace, name: &reference.name };
-    if !context.grants.permit(GrantReferrer { kind: "Gateway", namespace: own }, referent) {
+    if !context.grants.permit(GrantReferrer { group: GROUP, kind: "Gateway", namespace: own }, referent) {
         let message =
             format!("no ReferenceGrant in {namespace} permits the reference to {kind} {namespace}/{}", reference.name);
         return Err(Problem::new("RefNotPermitted", message));

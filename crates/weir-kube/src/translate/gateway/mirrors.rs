@@ -4,9 +4,9 @@ use serde_json::{Map, Value, json};
 
 use super::super::backends::{Backend, PortTransport, ServiceBackends};
 use super::super::conditions::Problem;
+use super::super::grants::GrantReferrer;
 use super::backend_refs;
 use super::context::Context;
-use super::grants::GrantReferrer;
 use crate::objects::meta::ObjectReference;
 use crate::objects::routes::{MirrorFilter, RouteFilter};
 

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::conditions::Problem;
+use super::super::grants::{GROUP, GrantReferrer};
 use super::super::policies::AppliedPolicies;
 use super::super::precedence::precedence;
 use super::addresses::{self, Addresses};
 use super::certificates::{self, TlsCertificate};
 use super::context::Context;
 use super::frontend_tls::{self, FrontendVerification};
-use super::grants::{GROUP, GrantReferrer};
 use crate::objects::gateway::{GatewayListener, KubeGateway, ListenerSet, RouteGroupKind};
 use crate::objects::meta::ObjectMeta;
 use crate::objects::{Kind, KubeObject, ObjectRef};
@@ -190,7 +190,7 @@ impl<'a> Parents<'a> {
             };
             state.find_kinds();
             if state.is_tls() {
-                state.find_certificates(context, GrantReferrer { kind: T::KIND.name(), namespace });
+                state.find_certificates(context, GrantReferrer { group: GROUP, kind: T::KIND.name(), namespace });
                 state.verify_clients(frontend_tls::of_port(context, self.gateways[gateway].gateway, listener.port));
             }
             self.listeners.push(state);

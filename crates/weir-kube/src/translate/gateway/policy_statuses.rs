@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::super::conditions::{StatusConditions, with_own};
-use super::grants::GROUP;
+use super::super::grants::GROUP;
 use super::parents::Parents;
 use super::tls_policies::{PolicyState, TlsPolicies};
 use crate::objects::ObjectRef;

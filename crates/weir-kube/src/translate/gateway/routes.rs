@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::backends::ServiceBackends;
 use super::super::conditions::{Problem, StatusConditions, with_own};
+use super::super::grants::{GROUP, GrantReferrer};
 use super::super::policies::AppliedPolicies;
 use super::attach::{Attaching, attach};
 use super::attaching_route::{AttachingRoute, RuleParts};
@@ -13,7 +14,6 @@ use super::backend_refs::{self, RuleDestination, UpstreamVariant};
 use super::certificates::TlsCertificate;
 use super::context::Context;
 use super::filters;
-use super::grants::GrantReferrer;
 use super::matches::RouteMatch;
 use super::mirrors;
 use super::parents::Parents;
@@ -134,7 +134,7 @@ fn write_rules(
     resources: &mut Vec<DerivedResource>,
 ) {
     let listeners = &*part.listeners;
-    let from = GrantReferrer { kind: route.kind.name(), namespace: &route.metadata.namespace };
+    let from = GrantReferrer { group: GROUP, kind: route.kind.name(), namespace: &route.metadata.namespace };
     for (number, rule) in route.rules.iter().enumerate() {
         let retries = rule_limits::retries(rule.retry);
         let variant = UpstreamVariant::of(route.kind, retries.as_ref().ok().and_then(Option::as_ref), part.identity);

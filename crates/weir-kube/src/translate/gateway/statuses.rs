@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::super::conditions::{Problem, StatusConditions};
+use super::super::grants::GROUP;
 use super::context::Context;
 use super::frontend_tls;
-use super::grants::GROUP;
 use super::parents::{GatewayState, ListenerState, Parents, SetState};
 use crate::objects::gateway::{GatewayClass, ListenerStatus};
 use crate::objects::{KubeObject, ObjectRef};

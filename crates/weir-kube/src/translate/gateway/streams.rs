@@ -7,10 +7,10 @@ use serde_json::{Map, Value, json};
 use super::super::backends::ServiceBackends;
 use super::super::closed::prefix;
 use super::super::conditions::Problem;
+use super::super::grants::{GROUP, GrantReferrer};
 use super::attaching_route::{AttachingRoute, RuleParts};
 use super::backend_refs::{self, RuleDestination, UpstreamVariant};
 use super::context::Context;
-use super::grants::GrantReferrer;
 use super::hosts;
 use super::parents::{ListenerState, Parents};
 use crate::objects::Kind;
@@ -43,7 +43,7 @@ pub(super) fn write(
 ) -> Option<Problem> {
     // Nothing tells several rules apart.
     let rule = route.rules.first()?;
-    let from = GrantReferrer { kind: route.kind.name(), namespace: &route.metadata.namespace };
+    let from = GrantReferrer { group: GROUP, kind: route.kind.name(), namespace: &route.metadata.namespace };
     let scheme = if route.kind == Kind::UDPRoute { "udp" } else { "tcp" };
     let mut unresolved = None;
     let before = resources.len();

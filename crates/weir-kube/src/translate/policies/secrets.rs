@@ -49,7 +49,7 @@ fn each_text(value: &mut Value, visit: &mut dyn FnMut(&mut String) -> Result<(),
 }
 
 /// Whether a text stands for another one when the node reads its configuration.
-fn is_reference(text: &str) -> bool {
+pub(in super::super) fn is_reference(text: &str) -> bool {
     let begins = |start: &str| text.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start));
     begins("$secret://") || begins("$env://")
 }

@@ -10,6 +10,7 @@ pub(super) const GROUP: &str = "gateway.networking.k8s.io";
 /// The object that refers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GrantReferrer<'a> {
+    pub group: &'a str,
     pub kind: &'a str,
     pub namespace: &'a str,
 }
@@ -35,17 +36,17 @@ impl<'a> Grants<'a> {
         Grants(grants)
     }
 
-    /// Whether an object of the Gateway API may refer to another object: in its own namespace always.
+    /// Whether an object may refer to another object: in its own namespace always.
     pub(super) fn permit(&self, from: GrantReferrer, to: GrantReferent) -> bool {
         let is_granted = |grant: &&ReferenceGrant| {
             let mut sources = grant.spec.from.iter();
             let mut targets = grant.spec.to.iter();
-            sources
-                .any(|source| source.group == GROUP && source.kind == from.kind && source.namespace == from.namespace)
-                && targets.any(|target| {
-                    let is_name = target.name.as_deref().is_none_or(|name| name == to.name);
-                    target.group == to.group && target.kind == to.kind && is_name
-                })
+            sources.any(|source| {
+                source.group == from.group && source.kind == from.kind && source.namespace == from.namespace
+            }) && targets.any(|target| {
+                let is_name = target.name.as_deref().is_none_or(|name| name == to.name);
+                target.group == to.group && target.kind == to.kind && is_name
+            })
         };
         from.namespace == to.namespace || self.0.get(to.namespace).is_some_and(|all| all.iter().any(is_granted))
     }
@@ -68,7 +69,7 @@ spec:
     fn a_grant_permits_what_it_names_and_nothing_else() {
         let world = World::from_manifests(GRANT).unwrap().world;
         let permits = |from: [&str; 2], to: [&str; 3]| {
-            let from = GrantReferrer { kind: from[0], namespace: from[1] };
+            let from = GrantReferrer { group: GROUP, kind: from[0], namespace: from[1] };
             Grants::new(&world).permit(from, GrantReferent { group: "", kind: to[0], namespace: to[1], name: to[2] })
         };
         let route = ["HTTPRoute", "here"];

@@ -1,0 +1,63 @@
+//! The Secrets that objects of the APISIX ingress controller refer to.
+
+use super::super::WatchScope;
+use crate::objects::apisix::{ApisixPlugin, ApisixSecretReference};
+use crate::objects::core::SECRET_OF_PLUGINS;
+use crate::objects::{Kind, KubeObject, ObjectRef};
+use crate::world::{ObjectName, World};
+
+/// All of them, each with the object that refers to it. Those of the types that are watched as a whole are left out.
+pub(super) fn all(world: &World) -> Vec<(WatchScope, ObjectRef)> {
+    let mut found = FoundSecrets { world, all: Vec::new() };
+    for route in world.apisix_routes.values() {
+        let plugins = route.spec.http.iter().flat_map(|rule| &rule.plugins);
+        found.of_plugins(&**route, plugins);
+    }
+    for config in world.apisix_plugin_configs.values() {
+        found.of_plugins(&**config, &config.spec.plugins);
+    }
+    for rule in world.apisix_global_rules.values() {
+        found.of_plugins(&**rule, &rule.spec.plugins);
+    }
+    for consumer in world.apisix_consumers.values() {
+        let ways = &consumer.spec.auth_parameter;
+        let ways = [&ways.key_auth, &ways.basic_auth, &ways.jwt_auth, &ways.hmac_auth, &ways.ldap_auth];
+        let references = ways.into_iter().flatten().filter_map(|way| way.secret_ref.as_ref());
+        references.for_each(|reference| found.add(&**consumer, "", &reference.name));
+    }
+    for tls in world.apisix_tls.values() {
+        let authority = tls.spec.client.iter().map(|client| &client.ca_secret);
+        [&tls.spec.secret].into_iter().chain(authority).for_each(|reference| found.of_reference(&**tls, reference));
+    }
+    for upstream in world.apisix_upstreams.values() {
+        let ports = upstream.spec.port_level_settings.iter().map(|of_port| &of_port.settings);
+        let secrets = ports.chain([&upstream.spec.settings]).filter_map(|settings| settings.tls_secret.as_ref());
+        secrets.for_each(|reference| found.of_reference(&**upstream, reference));
+    }
+    found.all
+}
+
+struct FoundSecrets<'w> {
+    world: &'w World,
+    all: Vec<(WatchScope, ObjectRef)>,
+}
+
+impl FoundSecrets<'_> {
+    fn of_plugins<'p, T: KubeObject>(&mut self, object: &T, plugins: impl IntoIterator<Item = &'p ApisixPlugin>) {
+        let named = plugins.into_iter().filter(|plugin| plugin.enable && !plugin.secret_ref.is_empty());
+        named.for_each(|plugin| self.add(object, "", &plugin.secret_ref));
+    }
+
+    fn of_reference<T: KubeObject>(&mut self, object: &T, reference: &ApisixSecretReference) {
+        self.add(object, &reference.namespace, &reference.name);
+    }
+
+    fn add<T: KubeObject>(&mut self, object: &T, namespace: &str, name: &str) {
+        let namespace = if namespace.is_empty() { &*object.metadata().namespace } else { namespace };
+        let known = self.world.secrets.get(&ObjectName::new(namespace, name));
+        let is_watched = known.is_some_and(|secret| ["kubernetes.io/tls", SECRET_OF_PLUGINS].contains(&&*secret.kind));
+        if !is_watched {
+            self.all.push((WatchScope::of_object(Kind::Secret, namespace, name), ObjectRef::of(object)));
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! The kinds of the APISIX ingress controller (`apisix.apache.org/v2`).
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::core::NumberOrName;
+use super::meta::{ObjectMeta, StatusCondition};
+
+/// `status` of all of them.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ApisixStatus {
+    pub conditions: Vec<StatusCondition>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ApisixRoute {
+    pub metadata: ObjectMeta,
+    pub spec: ApisixRouteSpec,
+    pub status: ApisixStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ApisixRouteSpec {
+    /// Empty stands for the default class.
+    pub ingress_class_name: String,
+    pub http: Vec<ApisixHttpRule>,
+    pub stream: Vec<ApisixStreamRule>,
+}
+
+/// `spec.http[]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ApisixHttpRule {
+    pub name: String,
+    pub priority: i64,
+    pub timeout: Option<ApisixTimeout>,
+    #[serde(rename = "match")]
+    pub matches: ApisixMatch,
+    pub backends: Vec<ApisixBackend>,
+    pub upstreams: Vec<ApisixUpstreamReference>,
+    pub websocket: bool,
+    pub plugin_config_name: String,
+    /// Empty stands for the namespace of the route.
+    pub plugin_config_namespace: String,
+    pub plugins: Vec<ApisixPlugin>,
+    pub authentication: ApisixAuthentication,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ApisixMatch {
+    pub paths: Vec<String>,
+    pub methods: Vec<String>,
+    pub hosts: Vec<String>,
+    pub remote_addrs: Vec<String>,
+    pub exprs: Vec<ApisixExpression>,
+    /// Lua code.
+    #[serde(rename = "filter_func")]
+    pub filter_func: String,
+}
+
+/// A condition on a part of a request.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ApisixExpression {
+    pub subject: ApisixSubject,
+    pub op: String,
+    pub set: Option<Vec<String>>,
+    pub value: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ApisixSubject {
+    /// `Query`, `Header`, `Cookie`, `Path` or `Variable`.
+    pub scope: String,
+    pub name: String,
+}
+
+/// Durations as Go writes them.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ApisixTimeout {
+    pub connect: String,
+    pub send: String,
+    pub read: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ApisixBackend {
+    pub service_name: String,
+    pub service_port: Option<NumberOrName>,
+    /// `endpoint` or `service`; also `endpoints`.
+    pub resolve_granularity: String,
+    pub weight: Option<u32>,
+    pub subset: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ApisixUpstreamReference {
+    pub name: String,
+    pub weight: Option<u32>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ApisixPlugin {
+    pub name: String,
+    pub enable: bool,
+    pub config: Map<String, Value>,
+    /// A Secret whose values become options, each by its key; dots lead into maps.
+    pub secret_ref: String,
+}
+
+impl Default for ApisixPlugin {
+    fn default() -> ApisixPlugin {
+        ApisixPlugin { name: String::new(), enable: true, config: Map::new(), secret_ref: String::new() }
+    }
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ApisixAuthentication {
+    pub enable: bool,
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub key_auth: Map<String, Value>,
+    pub jwt_auth: Map<String, Value>,
+    pub ldap_auth: Map<String, Value>,
+}
+
+/// `spec.stream[]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ApisixStreamRule {
+    pub name: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ApisixUpstream {
+    pub metadata: ObjectMeta,
+    pub spec: ApisixUpstreamSpec,
+    pub status: ApisixStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ApisixUpstreamSpec {
+    pub ingress_class_name: String,
+    pub external_nodes: Vec<ApisixExternalNode>,
+    pub port_level_settings: Vec<ApisixPortSettings>,
+    #[serde(flatten)]
+    pub settings: ApisixUpstreamSettings,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ApisixExternalNode {
+    /// A host name or an address; with the type `Service`, a Service of type ExternalName.
+    pub name: String,
+    /// `Domain` or `Service`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub weight: Option<u32>,
+    pub port: Option<u16>,
+}
+
+/// What a port of a Service has in place of the settings for all of its ports.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ApisixPortSettings {
+    pub port: u16,
+    #[serde(flatten)]
+    pub settings: ApisixUpstreamSettings,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ApisixUpstreamSettings {
+    #[serde(rename = "loadbalancer")]
+    pub load_balancer: Option<ApisixLoadBalancer>,
+    pub scheme: String,
+    pub retries: Option<i64>,
+    pub timeout: Option<ApisixTimeout>,
+    pub health_check: Option<ApisixHealthCheck>,
+    pub tls_secret: Option<ApisixSecretReference>,
+    pub pass_host: String,
+    pub upstream_host: String,
+    pub discovery: Option<Value>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ApisixLoadBalancer {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub hash_on: String,
+    pub key: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ApisixHealthCheck {
+    pub active: Option<ApisixActiveCheck>,
+    pub passive: Option<ApisixPassiveCheck>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ApisixActiveCheck {
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// In nanoseconds.
+    pub timeout: Option<u64>,
+    pub concurrency: Option<u32>,
+    pub host: String,
+    pub port: u16,
+    pub http_path: String,
+    #[serde(rename = "strictTLS")]
+    pub strict_tls: Option<bool>,
+    pub request_headers: Vec<String>,
+    pub healthy: Option<ApisixCheckLimits>,
+    pub unhealthy: Option<ApisixCheckLimits>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ApisixPassiveCheck {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub healthy: Option<ApisixCheckLimits>,
+    pub unhealthy: Option<ApisixCheckLimits>,
+}
+
+/// `healthy` and `unhealthy` of a check.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ApisixCheckLimits {
+    pub interval: String,
+    pub http_codes: Vec<u16>,
+    pub successes: Option<u32>,
+    pub http_failures: Option<u32>,
+    pub tcp_failures: Option<u32>,
+    #[serde(rename = "timeout")]
+    pub timeouts: Option<u32>,
+}
+
+/// A Secret of any namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ApisixSecretReference {
+    pub name: String,
+    /// Empty stands for the namespace of the object.
+    pub namespace: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ApisixTls {
+    pub metadata: ObjectMeta,
+    pub spec: ApisixTlsSpec,
+    pub status: ApisixStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ApisixTlsSpec {
+    pub ingress_class_name: String,
+    pub hosts: Vec<String>,
+    pub secret: ApisixSecretReference,
+    pub client: Option<ApisixTlsClient>,
+}
+
+/// How certificates of clients are verified.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ApisixTlsClient {
+    pub ca_secret: ApisixSecretReference,
+    pub depth: Option<u32>,
+    #[serde(rename = "skip_mtls_uri_regex")]
+    pub skip_mtls_uri_regex: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ApisixConsumer {
+    pub metadata: ObjectMeta,
+    pub spec: ApisixConsumerSpec,
+    pub status: ApisixStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ApisixConsumerSpec {
+    pub ingress_class_name: String,
+    pub auth_parameter: ApisixAuthParameter,
+}
+
+/// The first that is there counts, in this order.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ApisixAuthParameter {
+    pub key_auth: Option<ApisixCredential>,
+    pub basic_auth: Option<ApisixCredential>,
+    pub jwt_auth: Option<ApisixCredential>,
+    #[serde(rename = "wolfRBAC")]
+    pub wolf_rbac: Option<ApisixCredential>,
+    pub hmac_auth: Option<ApisixCredential>,
+    pub ldap_auth: Option<ApisixCredential>,
+}
+
+/// The options of an auth plugin for a consumer, here or in a Secret.
+#[derive(Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ApisixCredential {
+    pub value: Option<Map<String, Value>>,
+    pub secret_ref: Option<ApisixLocalReference>,
+}
+
+/// The values are secrets.
+impl std::fmt::Debug for ApisixCredential {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("ApisixCredential").field("secret_ref", &self.secret_ref).finish_non_exhaustive()
+    }
+}
+
+/// An object of the same namespace.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ApisixLocalReference {
+    pub name: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ApisixPluginConfig {
+    pub metadata: ObjectMeta,
+    pub spec: ApisixPluginsSpec,
+    pub status: ApisixStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ApisixGlobalRule {
+    pub metadata: ObjectMeta,
+    pub spec: ApisixPluginsSpec,
+    pub status: ApisixStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ApisixPluginsSpec {
+    pub ingress_class_name: String,
+    pub plugins: Vec<ApisixPlugin>,
+}

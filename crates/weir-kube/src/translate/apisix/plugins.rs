@@ -1,0 +1,147 @@
+//! Lists of plugins, as rules, ApisixPluginConfigs and ApisixGlobalRules have them.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::ApisixContext;
+use super::outcomes::ApisixProblem;
+use super::secrets;
+use crate::objects::apisix::ApisixPlugin;
+
+/// The most bytes of the options of a list, as JSON and with the values of Secrets.
+const MOST_BYTES: usize = 64 << 10;
+/// The most bytes that the regular expressions in the options of a namespace's objects take together when they are compiled.
+const MOST_EXPRESSIONS: usize = 16 << 20;
+/// The most maps in a key of a Secret, which are as deep in the options.
+const MOST_DEPTH: usize = 8;
+
+/// A plugin with its options, as they are written and with the values of Secrets, in JSON.
+type PluginCheck = (String, String, String);
+
+/// What is known of plugins with their options: a check takes long.
+#[derive(Default)]
+pub(super) struct CheckedPlugins(BTreeMap<PluginCheck, Result<usize, String>>);
+
+/// Checks plugins.
+pub(super) struct PluginChecker<'a> {
+    context: &'a ApisixContext<'a>,
+    known: &'a mut CheckedPlugins,
+    /// Those of this translation.
+    used: BTreeMap<PluginCheck, Result<usize, String>>,
+    /// By namespace.
+    spent: BTreeMap<String, usize>,
+}
+
+impl<'a> PluginChecker<'a> {
+    pub(super) fn new(context: &'a ApisixContext<'a>, known: &'a mut CheckedPlugins) -> PluginChecker<'a> {
+        PluginChecker { context, known, used: BTreeMap::new(), spent: BTreeMap::new() }
+    }
+
+    /// The options of the plugins of a list that are enabled. The last one with a name counts.
+    ///
+    /// # Errors
+    /// Which plugin cannot be used, and why.
+    pub(super) fn list(
+        &mut self,
+        namespace: &str,
+        plugins: &[ApisixPlugin],
+    ) -> Result<Map<String, Value>, ApisixProblem> {
+        let mut all = Map::new();
+        for plugin in plugins.iter().filter(|plugin| plugin.enable) {
+            let options = self.options(namespace, plugin).map_err(|problem| problem.at(&place(&plugin.name)))?;
+            all.insert(plugin.name.clone(), options);
+        }
+        let bytes = serde_json::to_string(&all).map_or(0, |text| text.len());
+        if bytes > MOST_BYTES {
+            let problem = format!("plugins: have options of {bytes} bytes, and at most {MOST_BYTES} are allowed");
+            return Err(ApisixProblem::Spec(problem));
+        }
+        Ok(all)
+    }
+
+    /// Checks a plugin without values of Secrets.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub(super) fn check(&mut self, namespace: &str, plugin: &str, options: &Value) -> Result<(), ApisixProblem> {
+        self.check_with(namespace, plugin, (options, options)).map_err(|problem| problem.at(&place(plugin)))
+    }
+
+    /// Keeps what this translation has asked, and nothing else.
+    pub(super) fn finish(self) {
+        self.known.0 = self.used;
+    }
+
+    fn options(&mut self, namespace: &str, plugin: &ApisixPlugin) -> Result<Value, ApisixProblem> {
+        let mut options = plugin.config.clone();
+        if !plugin.secret_ref.is_empty() {
+            for (key, value) in secrets::values(self.context, namespace, &plugin.secret_ref)? {
+                insert(&mut options, &key, value)
+                    .map_err(|problem| ApisixProblem::Reference(format!("secretRef: `{key}`: {problem}")))?;
+            }
+        }
+        let (written, options) = (Value::Object(plugin.config.clone()), Value::Object(options));
+        secrets::check_texts(&options)?;
+        self.check_with(namespace, &plugin.name, (&written, &options))?;
+        Ok(options)
+    }
+
+    fn check_with(
+        &mut self,
+        namespace: &str,
+        plugin: &str,
+        (written, options): (&Value, &Value),
+    ) -> Result<(), ApisixProblem> {
+        let key = (plugin.to_owned(), written.to_string(), options.to_string());
+        let asked = || self.context.options.plugins.check_of_apisix(plugin, written, options);
+        let known = self.used.get(&key).cloned().or_else(|| self.known.0.remove(&key));
+        let checked = known.unwrap_or_else(asked);
+        self.used.insert(key, checked.clone());
+        let bytes = checked.map_err(ApisixProblem::Spec)?;
+        let spent = self.spent.entry(namespace.to_owned()).or_default();
+        if *spent + bytes > MOST_EXPRESSIONS {
+            let problem = "the regular expressions in the plugins of the namespace take more than 16 MiB together when they are compiled";
+            return Err(ApisixProblem::Spec(problem.to_owned()));
+        }
+        *spent += bytes;
+        Ok(())
+    }
+}
+
+fn place(plugin: &str) -> String {
+    format!("plugin {plugin}")
+}
+
+/// Inserts an option; dots in the key lead into maps.
+fn insert(options: &mut Map<String, Value>, key: &str, value: Value) -> Result<(), &'static str> {
+    let mut parts: Vec<&str> = key.split('.').collect();
+    if parts.len() > MOST_DEPTH {
+        return Err("the key has too many dots");
+    }
+    let last = parts.pop().unwrap_or_default();
+    let mut map = options;
+    for part in parts {
+        let below = map.entry(part).or_insert_with(|| Value::Object(Map::new()));
+        map = below.as_object_mut().ok_or("leads into an option that is not a map")?;
+    }
+    map.insert(last.to_owned(), value);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn keys_of_secrets_lead_into_maps() {
+        let mut options = json!({ "session": { "ttl": 5 }, "name": "a" });
+        let Value::Object(map) = &mut options else { unreachable!("it is a map") };
+        assert_eq!(insert(map, "session.secret", "s".into()), Ok(()));
+        assert_eq!(insert(map, "client_secret", "c".into()), Ok(()));
+        assert!(insert(map, "name.below", "x".into()).is_err());
+        assert_eq!(options, json!({ "session": { "ttl": 5, "secret": "s" }, "client_secret": "c", "name": "a" }));
+    }
+}

@@ -1,0 +1,101 @@
+//! ApisixTls: certificates for server names.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::super::expressions::Expressions;
+use super::outcomes::ApisixProblem;
+use super::secrets::{authorities, check_texts, key_pair};
+use super::{ApisixContext, Outcome, own};
+use crate::objects::apisix::ApisixTls;
+use crate::objects::{Kind, ObjectRef};
+use crate::translation::{DerivedResource, ResourceList, Translation, resource_id};
+
+/// The most certificates between that of a client and one of an authority.
+const MOST_DEPTH: u32 = 16;
+
+/// Adds the certificates of all of them, and their statuses. Of several for a name, that of an Ingress counts, and then the oldest.
+pub(super) fn add(context: &ApisixContext, expressions: &mut Expressions, translation: &mut Translation) {
+    let mut taken: BTreeSet<String> = context.taken_names.clone();
+    for tls in own(context, &context.world.apisix_tls, |tls| &tls.spec.ingress_class_name) {
+        let mut outcome = Outcome::default();
+        let names = names(tls, &taken, &mut outcome);
+        let mut value = match value(context, tls, expressions) {
+            Ok(value) => Some(value),
+            Err(problem) => {
+                outcome.add(problem);
+                // Clients would get in without their certificates, by an entry for a wider name.
+                tls.spec.client.is_some().then(|| json!({ "reject_handshake": true }))
+            }
+        };
+        if let Some(value) = value.as_mut().filter(|_| !names.is_empty()) {
+            value["snis"] = json!(names);
+            taken.extend(names);
+            let id = resource_id(&["apisixtls", &tls.metadata.namespace, &tls.metadata.name]);
+            translation.resources.push(DerivedResource {
+                kind: ResourceList::Ssls,
+                id,
+                value: value.take(),
+                origin: ObjectRef::of(tls),
+                beside: Vec::new(),
+            });
+        }
+        translation.statuses.push(outcome.status(tls, &tls.status.conditions));
+    }
+}
+
+/// The names that no other object has.
+fn names(tls: &ApisixTls, taken: &BTreeSet<String>, outcome: &mut Outcome) -> Vec<String> {
+    let mut names = Vec::new();
+    if tls.spec.hosts.is_empty() {
+        outcome.add(ApisixProblem::Spec("hosts: is empty".to_owned()));
+    }
+    for (index, host) in tls.spec.hosts.iter().enumerate() {
+        let name = host.to_ascii_lowercase();
+        if !is_name(&name) {
+            let problem = format!("hosts[{index}]: `{host}` is no name such as `a.example` or `*.a.example`");
+            outcome.add(ApisixProblem::Spec(problem));
+        } else if taken.contains(&name) {
+            let problem = format!("hosts[{index}]: another object has a certificate for `{host}`, which counts");
+            outcome.add(ApisixProblem::Conflict(problem));
+        } else if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+fn is_name(name: &str) -> bool {
+    let rest = name.strip_prefix("*.").unwrap_or(name);
+    let is_label = |label: &str| {
+        !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    name.len() <= 253 && (name == "*" || rest.split('.').all(is_label))
+}
+
+fn value(context: &ApisixContext, tls: &ApisixTls, expressions: &mut Expressions) -> Result<Value, ApisixProblem> {
+    let namespace = &*tls.metadata.namespace;
+    let from = (Kind::ApisixTls, namespace);
+    let (cert, key) = key_pair(context, from, &tls.spec.secret).map_err(|problem| problem.at("secret"))?;
+    let mut value = json!({ "cert": cert, "key": key });
+    if let Some(client) = &tls.spec.client {
+        let ca = authorities(context, from, &client.ca_secret).map_err(|problem| problem.at("client.caSecret"))?;
+        value["client"] = json!({ "ca": ca });
+        if let Some(depth) = client.depth {
+            if depth > MOST_DEPTH {
+                return Err(ApisixProblem::Spec(format!("client.depth: {depth} is more than {MOST_DEPTH}")));
+            }
+            value["client"]["depth"] = depth.into();
+        }
+        for pattern in &client.skip_mtls_uri_regex {
+            let checked = expressions.check(namespace, pattern);
+            checked.map_err(|problem| ApisixProblem::Spec(format!("client.skip_mtls_uri_regex: {problem}")))?;
+        }
+        if !client.skip_mtls_uri_regex.is_empty() {
+            value["client"]["skip_mtls_uri_regex"] = json!(client.skip_mtls_uri_regex);
+        }
+    }
+    check_texts(&value)?;
+    Ok(value)
+}

@@ -1,0 +1,226 @@
+//! ApisixUpstreams: settings for the Service of their name, and upstreams of external nodes.
+
+use serde_json::{Map, Value, json};
+
+use super::super::backends::ServiceBackends;
+use super::super::reach;
+use super::checks::checks;
+use super::class::is_usable;
+use super::durations::seconds;
+use super::outcomes::ApisixProblem;
+use super::secrets::{check_texts, key_pair};
+use super::{ApisixContext, Outcome, own};
+use crate::objects::Kind;
+use crate::objects::apisix::{ApisixExternalNode, ApisixTimeout, ApisixUpstream, ApisixUpstreamSettings};
+use crate::translation::Translation;
+use crate::world::ObjectName;
+
+/// The weight of what says none.
+pub(super) const WEIGHT: u32 = 100;
+/// A part of a time-out of which nothing is said, in seconds.
+const DEFAULT_TIMEOUT: f64 = 60.0;
+
+/// The ApisixUpstream with this name, if it can be used.
+pub(super) fn find<'a>(context: &ApisixContext<'a>, name: &ObjectName) -> Option<&'a ApisixUpstream> {
+    let found = context.world.apisix_upstreams.get(name)?;
+    let is_usable = is_usable(&found.spec.ingress_class_name, context.world, context.options);
+    Some(&**found).filter(|_| is_usable)
+}
+
+/// The keys of the upstream of a port of a Service that follow from its ApisixUpstream; those of the port win.
+///
+/// # Errors
+/// Which field cannot be served.
+pub(super) fn settings(
+    context: &ApisixContext,
+    upstream: &ApisixUpstream,
+    port: u16,
+) -> Result<Map<String, Value>, ApisixProblem> {
+    let mut keys = of_settings(context, upstream, &upstream.spec.settings)?;
+    let of_port = upstream.spec.port_level_settings.iter().find(|of_port| of_port.port == port);
+    if let Some(of_port) = of_port {
+        keys.extend(
+            of_settings(context, upstream, &of_port.settings)
+                .map_err(|problem| problem.at(&format!("portLevelSettings of {port}")))?,
+        );
+    }
+    Ok(without_tls_in_vain(keys))
+}
+
+/// As with APISIX, certificates are of no use with a scheme that is without TLS.
+fn without_tls_in_vain(mut keys: Map<String, Value>) -> Map<String, Value> {
+    let scheme = keys.get("scheme").and_then(Value::as_str);
+    if !scheme.is_some_and(|scheme| ["https", "grpcs"].contains(&scheme)) {
+        keys.remove("tls");
+    }
+    keys
+}
+
+/// The upstream of the external nodes of an ApisixUpstream.
+///
+/// # Errors
+/// Which field cannot be served.
+pub(super) fn external(
+    context: &ApisixContext,
+    upstream: &ApisixUpstream,
+    backends: &ServiceBackends,
+) -> Result<Map<String, Value>, ApisixProblem> {
+    let spec = &upstream.spec;
+    if spec.external_nodes.is_empty() {
+        return Err(ApisixProblem::Reference("has no `externalNodes`; use `backends` for a Service".to_owned()));
+    }
+    let mut keys = without_tls_in_vain(of_settings(context, upstream, &spec.settings)?);
+    let mut nodes = Vec::new();
+    for (index, node) in spec.external_nodes.iter().enumerate() {
+        let host = host(upstream, node, backends).map_err(|problem| problem.at(&format!("externalNodes[{index}]")))?;
+        let port = node.port.unwrap_or(if spec.settings.scheme.ends_with('s') { 443 } else { 80 });
+        nodes.push(json!({ "host": host, "port": port, "weight": node.weight.unwrap_or(WEIGHT) }));
+    }
+    keys.insert("nodes".to_owned(), Value::Array(nodes));
+    Ok(keys)
+}
+
+/// Adds the statuses of all of them.
+pub(super) fn tell(context: &ApisixContext, backends: &ServiceBackends, translation: &mut Translation) {
+    for upstream in own(context, &context.world.apisix_upstreams, |upstream| &upstream.spec.ingress_class_name) {
+        let mut outcome = Outcome::default();
+        let ports = upstream.spec.port_level_settings.iter().map(|of_port| of_port.port);
+        let faulty = ports.chain([0]).find_map(|port| settings(context, upstream, port).err());
+        let external =
+            || external(context, upstream, backends).err().filter(|_| !upstream.spec.external_nodes.is_empty());
+        if let Some(problem) = faulty.or_else(external) {
+            outcome.add(problem);
+        }
+        translation.statuses.push(outcome.status(upstream, &upstream.status.conditions));
+    }
+}
+
+/// The host of an external node. Users of a namespace write it, and the node connects to it.
+fn host(
+    upstream: &ApisixUpstream,
+    node: &ApisixExternalNode,
+    backends: &ServiceBackends,
+) -> Result<String, ApisixProblem> {
+    let host = match &*node.kind {
+        "Domain" => node.name.clone(),
+        "" | "Service" => {
+            let service = ObjectName::new(&upstream.metadata.namespace, &node.name);
+            let missing = || ApisixProblem::Reference(format!("there is no Service `{service}` of type ExternalName"));
+            backends.external_name(&service).ok_or_else(missing)?
+        }
+        other => {
+            return Err(ApisixProblem::Spec(format!("type: `{other}` is neither Domain nor Service")));
+        }
+    };
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+    let is_address = host.parse::<std::net::IpAddr>().is_ok();
+    if host.is_empty() || !(is_address || host.chars().all(is_plain)) {
+        return Err(ApisixProblem::Spec(format!("name: `{host}` is neither a host name nor an address")));
+    }
+    reach::check(&host).map_err(|problem| ApisixProblem::Spec(format!("name: {problem}")))?;
+    Ok(host)
+}
+
+fn of_settings(
+    context: &ApisixContext,
+    upstream: &ApisixUpstream,
+    wanted: &ApisixUpstreamSettings,
+) -> Result<Map<String, Value>, ApisixProblem> {
+    let mut keys = plain_settings(wanted).map_err(ApisixProblem::Spec)?;
+    // As with APISIX, certificates of endpoints are not verified.
+    let mut tls = Map::new();
+    if matches!(&*wanted.scheme, "https" | "grpcs") {
+        tls.insert("verify".to_owned(), false.into());
+    }
+    if let Some(secret) = &wanted.tls_secret {
+        let from = (Kind::ApisixUpstream, &*upstream.metadata.namespace);
+        let (cert, key) = key_pair(context, from, secret).map_err(|problem| problem.at("tlsSecret"))?;
+        tls.insert("client_cert".to_owned(), cert.into());
+        tls.insert("client_key".to_owned(), key.into());
+    }
+    if !tls.is_empty() {
+        keys.insert("tls".to_owned(), Value::Object(tls));
+    }
+    let keys = Value::Object(keys);
+    check_texts(&keys)?;
+    Ok(keys.as_object().cloned().unwrap_or_default())
+}
+
+/// Those that read nothing else.
+fn plain_settings(wanted: &ApisixUpstreamSettings) -> Result<Map<String, Value>, String> {
+    let mut keys = Map::new();
+    if wanted.discovery.is_some() {
+        return Err("discovery: registries are those of the operator of the nodes; use `backends`, or `externalNodes`"
+            .to_owned());
+    }
+    match &*wanted.scheme {
+        "" => {}
+        scheme @ ("http" | "https" | "grpc" | "grpcs") => _ = keys.insert("scheme".to_owned(), scheme.into()),
+        other => return Err(format!("scheme: `{other}` is none of http, https, grpc and grpcs")),
+    }
+    balancing(wanted, &mut keys)?;
+    if let Some(retries) = wanted.retries {
+        let retries = u16::try_from(retries).map_err(|_| format!("retries: {retries} is not from 0 to 65535"))?;
+        keys.insert("retries".to_owned(), retries.into());
+    }
+    if let Some(timeout) = &wanted.timeout {
+        keys.insert("timeout".to_owned(), times(timeout)?);
+    }
+    match &*wanted.pass_host {
+        "" => {}
+        "rewrite" if wanted.upstream_host.is_empty() => {
+            return Err("passHost: `rewrite` needs `upstreamHost`".to_owned());
+        }
+        choice @ ("pass" | "node" | "rewrite") => _ = keys.insert("pass_host".to_owned(), choice.into()),
+        other => return Err(format!("passHost: `{other}` is none of pass, node and rewrite")),
+    }
+    // APISIX ignores it otherwise.
+    if wanted.pass_host == "rewrite" {
+        keys.insert("upstream_host".to_owned(), wanted.upstream_host.clone().into());
+    }
+    if let Some(health) = &wanted.health_check {
+        keys.insert("checks".to_owned(), checks(health)?);
+    }
+    Ok(keys)
+}
+
+fn balancing(wanted: &ApisixUpstreamSettings, keys: &mut Map<String, Value>) -> Result<(), String> {
+    let Some(balancer) = wanted.load_balancer.as_ref().filter(|balancer| !balancer.kind.is_empty()) else {
+        return Ok(());
+    };
+    match &*balancer.kind {
+        kind @ ("roundrobin" | "least_conn" | "ewma") => _ = keys.insert("type".to_owned(), kind.into()),
+        "chash" => {
+            let scopes = ["vars", "header", "cookie", "consumer", "vars_combinations"];
+            if !scopes.contains(&&*balancer.hash_on) {
+                return Err(format!("loadbalancer.hashOn: `{}` is none of {}", balancer.hash_on, scopes.join(", ")));
+            }
+            keys.insert("type".to_owned(), "chash".into());
+            keys.insert("hash_on".to_owned(), balancer.hash_on.clone().into());
+            if !balancer.key.is_empty() {
+                keys.insert("key".to_owned(), balancer.key.clone().into());
+            }
+        }
+        other => {
+            return Err(format!("loadbalancer.type: `{other}` is none of roundrobin, chash, ewma and least_conn"));
+        }
+    }
+    Ok(())
+}
+
+/// `timeout` of a route or an upstream, in seconds.
+///
+/// # Errors
+/// Which part is no duration.
+pub(super) fn times(wanted: &ApisixTimeout) -> Result<Value, String> {
+    let part = |name: &str, text: &str| {
+        let read = if text.is_empty() { Ok(0.0) } else { seconds(text) };
+        let seconds = read.map_err(|problem| format!("timeout.{name}: {problem}"))?;
+        Ok::<f64, String>(if seconds > 0.0 { seconds } else { DEFAULT_TIMEOUT })
+    };
+    Ok(json!({
+        "connect": part("connect", &wanted.connect)?,
+        "send": part("send", &wanted.send)?,
+        "read": part("read", &wanted.read)?,
+    }))
+}

@@ -1,0 +1,365 @@
+//! Objects of the APISIX ingress controller. The manifests in the folder `apisix` say themselves what they do: `#>` a request and its answer,
+//! `#!` a condition that an object has.
+
+use std::net::SocketAddr;
+use std::{fs, path::Path};
+
+use serde_json::{Value, json};
+use weir_kube::objects::Kind;
+use weir_testkit::{Answer, Authority, Client, DEADLINE, Gateway, Origin, Request, TlsClient, eventually, free_port};
+
+use crate::edge::weir;
+use crate::objects::service;
+use crate::stand_in::{ObjectPath, StandIn};
+
+/// A cluster with the class `apisix`, and a node that serves it.
+struct Adopting {
+    cluster: StandIn,
+    node: Gateway,
+    address: SocketAddr,
+    _origins: Vec<Origin>,
+}
+
+/// A Service of each of these names, whose program says what it was asked.
+const SERVICES: [&str; 5] = ["web", "cart", "beta", "rewritten", "hashed"];
+
+fn program(name: &'static str) -> Origin {
+    Origin::serving(move |request: &Request| {
+        let told = |field: &str| request.headers.get(field).unwrap_or("-").to_owned();
+        let [host, user, key, team] = ["host", "x-consumer-username", "x-api-key", "x-team"].map(told);
+        let (method, target) = (&request.method, &request.target);
+        Answer::ok(format!("{name} {method} {target} host={host} user={user} key={key} team={team}"))
+    })
+}
+
+fn classes() -> [Value; 2] {
+    [("apisix", "apisix.apache.org/apisix-ingress-controller"), ("of-another-controller", "example.com/controller")]
+        .map(|(name, controller)| {
+            json!({
+                "apiVersion": "networking.k8s.io/v1", "kind": "IngressClass",
+                "metadata": { "name": name }, "spec": { "controller": controller },
+            })
+        })
+}
+
+impl Adopting {
+    fn start(settings: &str) -> Adopting {
+        Adopting::start_with(StandIn::start(), settings)
+    }
+
+    fn start_with(cluster: StandIn, settings: &str) -> Adopting {
+        cluster.apply(classes());
+        let mut origins: Vec<Origin> = SERVICES.map(program).into();
+        for (name, origin) in SERVICES.iter().zip(&origins) {
+            cluster.apply(service(name, origin.addr()));
+        }
+        // Its cluster IP is where its program listens.
+        let fixed = program("fixed");
+        let [mut object, slice] = service("fixed", ([127, 0, 0, 1], 1).into());
+        object["spec"]["clusterIP"] = "127.0.0.1".into();
+        object["spec"]["ports"][0]["port"] = fixed.addr().port().into();
+        cluster.apply([object, slice]);
+        origins.push(fixed);
+        let port = free_port();
+        let node = cluster.node(settings);
+        let node = weir().start(&format!("{node}listen: [\"127.0.0.1:{port}\"]\n"));
+        Adopting { cluster, node, address: ([127, 0, 0, 1], port).into(), _origins: origins }
+    }
+
+    /// The status and the body of an answer.
+    #[track_caller]
+    fn ask(&self, method: &str, url: &str, field: &str) -> (u16, String) {
+        let (host, path) = url.find('/').map_or((url, "/"), |slash| url.split_at(slash));
+        let field = if field.is_empty() { String::new() } else { format!("{field}\r\n") };
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{field}Content-Length: 0\r\n\r\n");
+        let answer = Client::connect(self.address).ask(&request).unwrap_or_else(|error| panic!("{url}: {error}"));
+        (answer.status, answer.text())
+    }
+
+    #[track_caller]
+    fn wait(&self, url: &str, field: &str, status: u16, text: &str) {
+        eventually(&format!("{url} has {status} {text}"), DEADLINE, || {
+            let (found, body) = self.ask("GET", url, field);
+            found == status && body.contains(text)
+        });
+    }
+
+    /// The conditions of an object, as `TYPE=STATUS MESSAGE`; none if it has no status.
+    fn conditions(&self, kind: &str, object: &str) -> Vec<String> {
+        let (namespace, name) = object.split_once('/').expect("objects are in namespaces");
+        let kind = Kind::find("apisix.apache.org/v2", kind).expect("it is read");
+        let path = ObjectPath {
+            plural: kind.plural().to_owned(),
+            namespace: Some(namespace.to_owned()),
+            name: Some(name.to_owned()),
+        };
+        let object = self.cluster.objects().get(&path).unwrap_or_default();
+        let all = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let text = |condition: &Value, key: &str| condition[key].as_str().unwrap_or_default().to_owned();
+        all.iter()
+            .map(|one| format!("{}={} {}", text(one, "type"), text(one, "status"), text(one, "message")))
+            .collect()
+    }
+
+    #[track_caller]
+    fn wait_condition(&self, kind: &str, object: &str, begin: &str, text: &str) {
+        eventually(&format!("{kind} {object} has {begin} {text}"), DEADLINE, || {
+            let has = |condition: &String| condition.starts_with(begin) && condition.contains(text);
+            self.conditions(kind, object).iter().any(has)
+        });
+    }
+}
+
+pub(crate) fn objects(manifests: &str) -> Vec<Value> {
+    let all: Vec<Value> = serde_saphyr::from_multiple(manifests).expect("manifests are YAML");
+    all.into_iter().filter(|object| !object.is_null()).collect()
+}
+
+/// The files of manifests, by name.
+pub(crate) fn files() -> Vec<(String, String)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/kubernetes/apisix");
+    let files = fs::read_dir(folder).expect("the folder is there").flatten();
+    let mut files: Vec<_> = files
+        .map(|file| {
+            let text = fs::read_to_string(file.path()).expect("it can be read");
+            (file.file_name().to_string_lossy().into_owned(), text)
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+/// All of them in one cluster: what one says wrongly changes nothing about the others.
+#[test]
+fn manifests_answer_and_tell_as_they_say() {
+    let adopting = Adopting::start(", adopt_apisix: true");
+    let files = files();
+    let mut count = 0;
+    for (_, text) in &files {
+        let all = objects(text);
+        count += all.iter().filter(|object| object["apiVersion"] == "apisix.apache.org/v2").count();
+        adopting.cluster.apply(all);
+    }
+    assert!(count >= 25, "{count} manifests");
+    let lines = |mark: &'static str| {
+        let marked = move |line: &str| line.strip_prefix(mark).map(str::to_owned);
+        files.iter().flat_map(move |(file, text)| text.lines().filter_map(marked).map(move |line| (file.clone(), line)))
+    };
+    for (_, line) in lines("#! ") {
+        let (kind, rest) = line.split_once(' ').expect("a kind");
+        let (object, condition) = rest.split_once(' ').expect("an object and a condition");
+        match condition.split_once(' ').unwrap_or((condition, "")) {
+            ("-", _) => assert_eq!(adopting.conditions(kind, object), [""; 0], "{line}"),
+            (begin, text) => adopting.wait_condition(kind, object, begin, text),
+        }
+    }
+    for (file, line) in lines("#> ") {
+        let (request, answer) = line.split_once(" => ").expect("a request and an answer");
+        let mut words = request.splitn(3, ' ');
+        let mut word = || words.next().unwrap_or_default();
+        let (method, url, field) = (word(), word(), word());
+        let (status, text) = answer.split_once(' ').unwrap_or((answer, ""));
+        let (found, body) = adopting.ask(method, url, field);
+        let is_right = found.to_string().starts_with(status) && body.contains(text);
+        assert!(is_right, "{file}: {line}: {found} {body}\n{}", adopting.node.stderr());
+    }
+    let answer = Client::connect(adopting.address).get("/").expect("it is answered");
+    assert_eq!(answer.headers.get("x-served-by"), Some("apisix-objects"), "global rules are for all requests");
+    let status = adopting.node.status().to_string();
+    for secret in ["a-key-of-the-partner", "key-of-jill"] {
+        assert!(!status.contains(secret), "{secret} is not shown");
+        for kind in Kind::ALL.iter().filter(|kind| kind.is_of_apisix()) {
+            let told: String =
+                adopting.cluster.objects().all(kind.plural()).iter().map(|one| one["status"].to_string()).collect();
+            assert!(!told.contains(secret), "{secret} is in a status of {kind}");
+        }
+    }
+}
+
+/// A route of the namespace `shop` for a host.
+fn route(name: &str, host: &str, rule: Value) -> Value {
+    let mut rule = rule;
+    rule["name"] = "all".into();
+    rule["match"] = json!({ "hosts": [host], "paths": ["/*"] });
+    if rule["backends"].is_null() {
+        rule["backends"] = json!([{ "serviceName": "web", "servicePort": 80 }]);
+    }
+    json!({
+        "apiVersion": "apisix.apache.org/v2", "kind": "ApisixRoute",
+        "metadata": { "name": name, "namespace": "shop" },
+        "spec": { "ingressClassName": "apisix", "http": [rule] },
+    })
+}
+
+/// An Ingress of Weir's own class for the host `i.example`, with its class.
+fn ingress() -> [Value; 2] {
+    let ingress = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "Ingress",
+        "metadata": { "name": "i", "namespace": "shop" },
+        "spec": { "ingressClassName": "weir", "rules": [{ "host": "i.example", "http": { "paths": [
+            { "path": "/", "pathType": "Prefix", "backend": { "service": { "name": "web", "port": { "number": 80 } } } },
+        ] } }] },
+    });
+    let class = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "IngressClass",
+        "metadata": { "name": "weir" }, "spec": { "controller": "weir.dev/ingress-controller" },
+    });
+    [class, ingress]
+}
+
+#[test]
+fn changes_are_followed_and_what_is_gone_is_not_served() {
+    let adopting = Adopting::start(", adopt_apisix: true");
+    let cluster = &adopting.cluster;
+    let key = |value: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+            "metadata": { "name": "jack", "namespace": "shop" }, "data": { "key": value },
+        })
+    };
+    let consumer = json!({
+        "apiVersion": "apisix.apache.org/v2", "kind": "ApisixConsumer",
+        "metadata": { "name": "jack", "namespace": "shop" },
+        "spec": { "ingressClassName": "apisix", "authParameter": { "keyAuth": { "secretRef": { "name": "jack" } } } },
+    });
+    let authentication = json!({ "enable": true, "type": "keyAuth", "keyAuth": { "header": "X-Key" } });
+    cluster.apply([consumer, route("a", "a.example", json!({ "authentication": authentication }))]);
+    adopting.wait("a.example/", "X-Key: key-one", 401, "");
+    // key-one, then key-two
+    cluster.apply([key("a2V5LW9uZQ==")]);
+    adopting.wait("a.example/", "X-Key: key-one", 200, "user=shop_jack");
+    cluster.apply([key("a2V5LXR3bw==")]);
+    adopting.wait("a.example/", "X-Key: key-two", 200, "user=shop_jack");
+    adopting.wait("a.example/", "X-Key: key-one", 401, "");
+    cluster.objects().delete("apisixconsumers", "shop", "jack");
+    adopting.wait("a.example/", "X-Key: key-two", 401, "");
+    cluster.apply([route("a", "a.example", json!({ "plugin_config_name": "later" }))]);
+    adopting.wait("a.example/", "", 503, "");
+    adopting.wait_condition(
+        "ApisixRoute",
+        "shop/a",
+        "ResolvedRefs=False",
+        "there is no ApisixPluginConfig `shop/later`",
+    );
+    let config = json!({
+        "apiVersion": "apisix.apache.org/v2", "kind": "ApisixPluginConfig",
+        "metadata": { "name": "later", "namespace": "shop" },
+        "spec": { "ingressClassName": "apisix", "plugins": [{ "name": "mocking", "enable": true, "config": { "response_example": "later" } }] },
+    });
+    cluster.apply([config]);
+    adopting.wait("a.example/", "", 200, "later");
+    cluster.objects().delete("apisixroutes", "shop", "a");
+    adopting.wait("a.example/", "", 404, "");
+}
+
+#[test]
+fn what_is_not_adopted_is_neither_watched_nor_served() {
+    let adopting = Adopting::start("");
+    adopting.cluster.apply([route("a", "a.example", json!({}))]);
+    adopting.cluster.apply(ingress());
+    adopting.wait("i.example/", "", 200, "web");
+    assert_eq!(adopting.ask("GET", "a.example/", "").0, 404);
+    assert_eq!(adopting.cluster.requests("apisixroutes"), 0);
+}
+
+#[test]
+fn a_cluster_without_the_kinds_is_served() {
+    let cluster = StandIn::start();
+    for kind in Kind::ALL.iter().filter(|kind| kind.is_of_apisix()) {
+        cluster.objects().install(kind.plural(), false);
+    }
+    let adopting = Adopting::start_with(cluster, ", adopt_apisix: true");
+    adopting.cluster.apply(ingress());
+    adopting.wait("i.example/", "", 200, "web");
+}
+
+#[test]
+fn global_rules_stay_in_force_while_their_kind_is_not_served() {
+    let adopting = Adopting::start(", adopt_apisix: true");
+    let rule = json!({
+        "apiVersion": "apisix.apache.org/v2", "kind": "ApisixGlobalRule",
+        "metadata": { "name": "closed", "namespace": "shop" },
+        "spec": { "ingressClassName": "apisix", "plugins": [{ "name": "ip-restriction", "enable": true, "config": { "blacklist": ["127.0.0.1"] } }] },
+    });
+    adopting.cluster.apply([rule, route("a", "a.example", json!({}))]);
+    adopting.wait("a.example/", "", 403, "");
+    adopting.cluster.objects().install("apisixglobalrules", false);
+    let asked = adopting.cluster.requests("apisixglobalrules");
+    eventually("the kind is looked for", DEADLINE, || adopting.cluster.requests("apisixglobalrules") > asked);
+    // Other changes are followed meanwhile.
+    adopting.cluster.apply([route("b", "b.example", json!({ "backends": [] }))]);
+    adopting.wait_condition("ApisixRoute", "shop/b", "Accepted=True", "");
+    assert_eq!(adopting.ask("GET", "a.example/", "").0, 403);
+}
+
+/// What the translation does not know of is refused by the node, and told by an Event.
+#[test]
+fn a_rule_that_the_node_refuses_changes_nothing_about_others() {
+    let adopting = Adopting::start(", adopt_apisix: true");
+    // Longer than any time that a node can have.
+    let odd = route("odd", "odd.example", json!({ "timeout": { "read": "10000000h" } }));
+    adopting.cluster.apply([odd, route("right", "right.example", json!({}))]);
+    adopting.wait("right.example/", "", 200, "web");
+    eventually("the Event is written", DEADLINE, || {
+        adopting
+            .cluster
+            .objects()
+            .all("events")
+            .iter()
+            .any(|event| event["involvedObject"]["name"] == "odd" || event["regarding"]["name"] == "odd")
+    });
+    assert_ne!(adopting.ask("GET", "odd.example/", "").0, 200);
+}
+
+#[test]
+fn certificates_of_apisix_tls_are_shown_and_clients_are_asked_for_theirs() {
+    let cluster = StandIn::start();
+    cluster.apply(classes());
+    let origin = program("web");
+    cluster.apply(service("web", origin.addr()));
+    cluster.apply([route("a", "site.example", json!({}))]);
+    let authority = Authority::of_tests();
+    let (site, inner) = (authority.identity(&["site.example"]), authority.identity(&["inner.example"]));
+    let secret = |name: &str, kind: &str, data: Value| {
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "type": kind,
+            "metadata": { "name": name, "namespace": "shop" }, "stringData": data,
+        })
+    };
+    cluster.apply([
+        secret("site", "kubernetes.io/tls", json!({ "tls.crt": site.certificate, "tls.key": site.key })),
+        secret("inner", "Opaque", json!({ "cert": inner.certificate, "key": inner.key })),
+        secret("authority", "Opaque", json!({ "ca.crt": authority.certificate })),
+    ]);
+    let tls = |name: &str, client: Value| {
+        let mut spec = json!({
+            "ingressClassName": "apisix", "hosts": [format!("{name}.example")], "secret": { "name": name, "namespace": "shop" },
+        });
+        if !client.is_null() {
+            spec["client"] = client;
+        }
+        json!({
+            "apiVersion": "apisix.apache.org/v2", "kind": "ApisixTls",
+            "metadata": { "name": name, "namespace": "shop" }, "spec": spec,
+        })
+    };
+    cluster.apply([
+        tls("site", Value::Null),
+        tls("inner", json!({ "caSecret": { "name": "authority", "namespace": "shop" }, "depth": 1 })),
+    ]);
+    let port = free_port();
+    let node = cluster.node(", adopt_apisix: true");
+    let _node = weir().start(&format!("{node}listen: [{{ address: \"127.0.0.1:{port}\", tls: true }}]\n"));
+    let address = ([127, 0, 0, 1], port).into();
+    let shows = |name: &str, tls: &TlsClient| {
+        Client::connect_tls(address, tls, name).ok().and_then(|mut client| client.get("/").ok()).is_some()
+    };
+    let (stranger, known) =
+        (TlsClient::trusting(&authority), TlsClient::known_as(&authority, &authority.client_identity(&["jack"])));
+    eventually("the certificate is shown", DEADLINE, || shows("site.example", &stranger));
+    eventually("a client with a certificate is answered", DEADLINE, || shows("inner.example", &known));
+    assert!(!shows("inner.example", &stranger), "without a certificate there is no answer");
+    cluster.objects().delete("secrets", "shop", "authority");
+    eventually("handshakes are refused without authorities", DEADLINE, || !shows("inner.example", &known));
+    assert!(shows("site.example", &stranger));
+}
