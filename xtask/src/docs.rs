@@ -1,4 +1,4 @@
-//! Pages under docs/reference, and the definition of WeirPolicy, follow from the program: they are written from it, and compared with it
+//! Pages under docs/reference, and definitions of kinds of Kubernetes, follow from the program: they are written from it, and compared with it
 //! in CI.
 
 mod book;
@@ -20,8 +20,11 @@ use crate::{Problems, binary, cargo, output, schema_page, step};
 pub(crate) use book::build as build_site;
 
 const FOLDER: &str = "docs/reference";
-/// The definition of Weir's own kind of object. The chart has it by a link.
-const POLICY_DEFINITION: &str = "deploy/kubernetes/weirpolicies.weir.dev.yaml";
+/// Definitions of kinds of objects, with what `weir schema` calls them. The chart has them by links.
+const DEFINITIONS: [(&str, &str); 2] = [
+    ("deploy/kubernetes/weirpolicies.weir.dev.yaml", "WeirPolicy"),
+    ("deploy/kubernetes/apisix.apache.org.yaml", "apisix.apache.org"),
+];
 /// Below it.
 const RESULTS: &str = "results";
 
@@ -36,8 +39,9 @@ pub(crate) fn write() -> Result<(), Problems> {
         let path = Path::new(FOLDER).join(name);
         fs::write(&path, text).map_err(|error| vec![format!("{}: {error}", path.display())])?;
     }
-    fs::write(POLICY_DEFINITION, policy_definition()?)
-        .map_err(|error| vec![format!("{POLICY_DEFINITION}: {error}")])?;
+    for (path, name) in DEFINITIONS {
+        fs::write(path, definition(name)?).map_err(|error| vec![format!("{path}: {error}")])?;
+    }
     links::check()?;
     book::check()
 }
@@ -51,9 +55,10 @@ pub(crate) fn compare() -> Result<(), Problems> {
     };
     let pages = pages()?;
     let mut problems: Problems = pages.iter().filter_map(stale).collect();
-    let definition = policy_definition()?;
-    if fs::read_to_string(POLICY_DEFINITION).ok().as_ref() != Some(&definition) {
-        problems.push(format!("{POLICY_DEFINITION} is out of date; run `cargo xtask docs`"));
+    for (path, name) in DEFINITIONS {
+        if fs::read_to_string(path).ok() != Some(definition(name)?) {
+            problems.push(format!("{path} is out of date; run `cargo xtask docs`"));
+        }
     }
     let left_over = left_over(&pages)?.into_iter();
     problems.extend(left_over.map(|path| format!("{path} follows from no stored result; run `cargo xtask docs`")));
@@ -92,8 +97,8 @@ fn prices() -> Result<String, Problems> {
     output(Command::new(binary()?).args(["bench", "page", "--prices"]).args(stored))
 }
 
-fn policy_definition() -> Result<String, Problems> {
-    output(Command::new(binary()?).args(["schema", "WeirPolicy"]))
+fn definition(name: &str) -> Result<String, Problems> {
+    output(Command::new(binary()?).args(["schema", name]))
 }
 
 /// A page for each stored result of the lab, with its figures, and an index.

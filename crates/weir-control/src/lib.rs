@@ -8,6 +8,7 @@
 
 pub mod acme;
 pub mod admin;
+pub mod apisix_schema;
 mod check;
 pub mod compile;
 mod data_directory;

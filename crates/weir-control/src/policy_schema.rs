@@ -260,7 +260,7 @@ fn first_sentence(schema: &Value) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use weir_plugins::REGISTRY;
 
     use super::*;
@@ -269,10 +269,12 @@ mod tests {
     const MOST_BYTES: usize = 240_000;
 
     /// What keeps an API server from taking a schema: <https://kubernetes.io/docs> calls it structural otherwise.
-    fn faults(schema: &Value, path: &str, found: &mut Vec<String>) {
+    pub(crate) fn faults(schema: &Value, path: &str, found: &mut Vec<String>) {
         let Value::Object(members) = schema else { return found.push(format!("{path}: is no map")) };
-        const KNOWN: [&str; 18] = [
+        const KNOWN: [&str; 20] = [
             "type",
+            "default",
+            "pattern",
             "description",
             "properties",
             "additionalProperties",
