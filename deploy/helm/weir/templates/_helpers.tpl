@@ -76,6 +76,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   "ingress_controller" .Values.controller.ingressController
   "leader_election" (dict "namespace" .Release.Namespace "name" (include "weir.fullname" .)) -}}
 {{- if .Values.controller.adoptIngressNginx -}}{{- $_ := set $kubernetes "adopt_ingress_nginx" true -}}{{- end -}}
+{{- if .Values.controller.adoptApisix -}}{{- $_ := set $kubernetes "adopt_apisix" true -}}{{- end -}}
 {{- with .Values.controller.namespaces -}}{{- $_ := set $kubernetes "namespaces" . -}}{{- end -}}
 {{- if .Values.controller.gatewayServices -}}{{- $_ := set $kubernetes "gateway_services" true -}}{{- end -}}
 {{- with .Values.controller.publishAddresses -}}{{- $_ := set $kubernetes "publish_addresses" . -}}{{- end -}}
@@ -175,6 +176,26 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
+{{- if .Values.controller.adoptApisix }}
+- apiGroups: [apisix.apache.org]
+  resources:
+  - apisixroutes
+  - apisixupstreams
+  - apisixtlses
+  - apisixconsumers
+  - apisixpluginconfigs
+  - apisixglobalrules
+  verbs: [get, list, watch]
+- apiGroups: [apisix.apache.org]
+  resources:
+  - apisixroutes/status
+  - apisixupstreams/status
+  - apisixtlses/status
+  - apisixconsumers/status
+  - apisixpluginconfigs/status
+  - apisixglobalrules/status
+  verbs: [patch]
+{{- end }}
 {{- if .Values.controller.gatewayServices }}
 - apiGroups: [""]
   resources: [services]
