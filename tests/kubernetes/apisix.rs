@@ -9,7 +9,7 @@ use weir_kube::objects::Kind;
 use weir_testkit::{Answer, Authority, Client, DEADLINE, Gateway, Origin, Request, TlsClient, eventually, free_port};
 
 use crate::edge::weir;
-use crate::objects::service;
+use crate::objects::{gateway, service};
 use crate::stand_in::{ObjectPath, StandIn};
 
 /// A cluster with the class `apisix`, and a node that serves it.
@@ -253,7 +253,7 @@ fn changes_are_followed_and_what_is_gone_is_not_served() {
 }
 
 #[test]
-fn what_is_not_adopted_is_neither_watched_nor_served() {
+fn kinds_that_are_not_adopted_are_neither_watched_nor_served() {
     let adopting = Adopting::start("");
     adopting.cluster.apply([route("a", "a.example", json!({}))]);
     adopting.cluster.apply(ingress());
@@ -290,6 +290,90 @@ fn global_rules_stay_in_force_while_their_kind_is_not_served() {
     adopting.cluster.apply([route("b", "b.example", json!({ "backends": [] }))]);
     adopting.wait_condition("ApisixRoute", "shop/b", "Accepted=True", "");
     assert_eq!(adopting.ask("GET", "a.example/", "").0, 403);
+}
+
+/// A Gateway with a GatewayProxy, and an HTTPRoute with what the APISIX ingress controller has beside the Gateway API.
+fn beside_gateway_api(port: u16) -> Vec<Value> {
+    let [class, mut edge] = gateway(port);
+    let version = "apisix.apache.org/v1alpha1";
+    let parameters = json!({ "group": "apisix.apache.org", "kind": "GatewayProxy", "name": "proxy" });
+    edge["spec"]["infrastructure"] = json!({ "parametersRef": parameters });
+    let metadata = |name: &str| json!({ "name": name, "namespace": "shop" });
+    let extension = json!({ "group": "apisix.apache.org", "kind": "PluginConfig", "name": "keys" });
+    let mut keys = crate::objects::route("web", "/keys");
+    keys["metadata"]["name"] = "keys".into();
+    keys["spec"]["rules"][0]["filters"] = json!([{ "type": "ExtensionRef", "extensionRef": extension }]);
+    let stage = json!([["http_x_stage", "==", "test"]]);
+    let target = |group: &str, kind: &str, name: &str| json!([{ "group": group, "kind": kind, "name": name }]);
+    vec![
+        class,
+        edge,
+        json!({ "apiVersion": version, "kind": "GatewayProxy", "metadata": metadata("proxy"), "spec": {
+            "provider": { "type": "ControlPlane", "controlPlane": { "endpoints": ["http://admin:9180"] } },
+            "statusAddress": ["203.0.113.80"],
+            "plugins": [{ "name": "response-rewrite", "enabled": true, "config": { "headers": { "set": { "X-Proxy": "yes" } } } }],
+        } }),
+        json!({ "apiVersion": version, "kind": "PluginConfig", "metadata": metadata("keys"), "spec": {
+            "plugins": [{ "name": "key-auth", "config": { "header": "X-Key" } }],
+        } }),
+        json!({ "apiVersion": version, "kind": "Consumer", "metadata": metadata("jane"), "spec": {
+            "gatewayRef": { "name": "edge" },
+            "credentials": [
+                { "type": "key-auth", "name": "one", "config": { "key": "key-one" } },
+                { "type": "key-auth", "name": "two", "config": { "key": "key-two" } },
+            ],
+        } }),
+        json!({ "apiVersion": version, "kind": "BackendTrafficPolicy", "metadata": metadata("host"), "spec": {
+            "targetRefs": target("", "Service", "web"), "passHost": "rewrite", "upstreamHost": "internal.example",
+        } }),
+        json!({ "apiVersion": version, "kind": "HTTPRoutePolicy", "metadata": metadata("stage"), "spec": {
+            "targetRefs": target("gateway.networking.k8s.io", "HTTPRoute", "staged"), "priority": 10, "vars": stage,
+        } }),
+        keys,
+        {
+            let mut staged = crate::objects::route("web", "/staged");
+            staged["metadata"]["name"] = "staged".into();
+            staged
+        },
+    ]
+}
+
+#[test]
+fn gateways_have_what_stands_beside_the_gateway_api() {
+    let cluster = StandIn::start();
+    let origin = program("web");
+    cluster.apply(service("web", origin.addr()));
+    let port = free_port();
+    cluster.apply(beside_gateway_api(port));
+    let node = cluster.node(", adopt_apisix: true");
+    let node = weir().start(&format!("{node}resource_listeners: [\":{port}\"]\n"));
+    let adopting = Adopting { cluster, node, address: ([127, 0, 0, 1], port).into(), _origins: vec![origin] };
+    adopting.wait("h/keys", "X-Key: key-one", 200, "host=internal.example user=shop_jane");
+    assert_eq!(adopting.ask("GET", "h/keys", "X-Key: key-two").0, 200);
+    assert_eq!(adopting.ask("GET", "h/keys", "").0, 401);
+    assert_eq!(adopting.ask("GET", "h/staged", "X-Stage: test").0, 200);
+    assert_eq!(adopting.ask("GET", "h/staged", "").0, 404);
+    let answer = Client::connect(adopting.address).get("/staged").expect("it is answered");
+    assert_eq!(answer.headers.get("x-proxy"), Some("yes"), "plugins of a GatewayProxy are for all requests");
+    let told = |plural: &str, name: &str, pointer: &str| {
+        let path =
+            ObjectPath { plural: plural.to_owned(), namespace: Some("shop".to_owned()), name: Some(name.to_owned()) };
+        let object = adopting.cluster.objects().get(&path).unwrap_or_default();
+        object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+    };
+    for (plural, name, pointer, expected) in [
+        ("gateways", "edge", "/status/addresses/0/value", "203.0.113.80"),
+        ("consumers", "jane", "/status/conditions/0/reason", "Accepted"),
+        ("backendtrafficpolicies", "host", "/status/ancestors/0/conditions/0/reason", "Accepted"),
+        ("httproutepolicies", "stage", "/status/ancestors/0/conditions/0/reason", "Accepted"),
+    ] {
+        eventually(&format!("{plural} {name}: {expected}"), DEADLINE, || told(plural, name, pointer) == expected);
+    }
+    eventually("the ignored provider is told", DEADLINE, || {
+        adopting.cluster.objects().all("events").iter().any(|event| event["reason"] == "ProviderIgnored")
+    });
+    adopting.cluster.objects().delete("pluginconfigs", "shop", "keys");
+    adopting.wait("h/keys", "X-Key: key-one", 500, "");
 }
 
 /// What the translation does not know of is refused by the node, and told by an Event.

@@ -3,6 +3,7 @@
 //! Names of types and fields are those of the Kubernetes API and the Gateway API.
 
 pub mod apisix;
+pub mod apisix_gateway;
 pub mod core;
 pub mod gateway;
 pub mod ingress;
@@ -126,6 +127,11 @@ kinds! {
     ApisixConsumer(apisix::ApisixConsumer): "apisix.apache.org" ["v2"], "apisixconsumers", true;
     ApisixPluginConfig(apisix::ApisixPluginConfig): "apisix.apache.org" ["v2"], "apisixpluginconfigs", true;
     ApisixGlobalRule(apisix::ApisixGlobalRule): "apisix.apache.org" ["v2"], "apisixglobalrules", true;
+    GatewayProxy(apisix_gateway::GatewayProxy): "apisix.apache.org" ["v1alpha1"], "gatewayproxies", true;
+    PluginConfig(apisix_gateway::ExtensionPlugins): "apisix.apache.org" ["v1alpha1"], "pluginconfigs", true;
+    BackendTrafficPolicy(apisix_gateway::BackendTrafficPolicy): "apisix.apache.org" ["v1alpha1"], "backendtrafficpolicies", true;
+    HTTPRoutePolicy(apisix_gateway::HttpRoutePolicy): "apisix.apache.org" ["v1alpha1"], "httproutepolicies", true;
+    Consumer(apisix_gateway::GatewayConsumer): "apisix.apache.org" ["v1alpha1"], "consumers", true;
 }
 
 impl Kind {
@@ -146,7 +152,7 @@ impl Kind {
 
     /// Whether its objects protect what others serve: as long as the cluster has them, nothing is served without them.
     pub const fn is_protection(self) -> bool {
-        matches!(self, Kind::WeirPolicy | Kind::ApisixGlobalRule)
+        matches!(self, Kind::WeirPolicy | Kind::ApisixGlobalRule | Kind::GatewayProxy | Kind::HTTPRoutePolicy)
     }
 
     /// The kind with this `apiVersion` and `kind`, if it is read.

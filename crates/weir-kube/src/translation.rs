@@ -154,7 +154,8 @@ impl TranslationReader for Translation {
 #[derive(Clone, Debug, PartialEq)]
 pub struct DerivedResource {
     pub kind: ResourceList,
-    /// At most 64 characters of `[a-zA-Z0-9_.-]`. It depends only on the names of the objects.
+    /// At most 64 characters of `[a-zA-Z0-9_.-]`; of a consumer its name, and of its credential `NAME/credentials/CREDENTIAL`. It depends
+    /// only on the names of the objects.
     pub id: String,
     /// Without `id`.
     pub value: Value,
@@ -269,7 +270,9 @@ impl Translation {
         for resource in &self.resources {
             let list = document.entry(resource.kind.list()).or_insert_with(|| Value::Array(Vec::new()));
             let mut value = resource.value.clone();
-            let id_key = if resource.kind == ResourceList::Consumers { "username" } else { "id" };
+            let is_credential = resource.id.contains("/credentials/");
+            let is_consumer = resource.kind == ResourceList::Consumers && !is_credential;
+            let id_key = if is_consumer { "username" } else { "id" };
             value[id_key] = resource.id.clone().into();
             if let Value::Array(items) = list {
                 items.push(value);

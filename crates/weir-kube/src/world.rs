@@ -10,6 +10,9 @@ use std::sync::Arc;
 use crate::objects::apisix::{
     ApisixConsumer, ApisixGlobalRule, ApisixPluginConfig, ApisixRoute, ApisixTls, ApisixUpstream,
 };
+use crate::objects::apisix_gateway::{
+    BackendTrafficPolicy, ExtensionPlugins, GatewayConsumer, GatewayProxy, HttpRoutePolicy,
+};
 use crate::objects::core::{ConfigMap, EndpointSlice, KubeNamespace, Secret, Service};
 use crate::objects::gateway::{GatewayClass, KubeGateway, ListenerSet};
 use crate::objects::ingress::{Ingress, IngressClass};
@@ -76,6 +79,11 @@ pub struct World {
     pub apisix_consumers: Objects<ApisixConsumer>,
     pub apisix_plugin_configs: Objects<ApisixPluginConfig>,
     pub apisix_global_rules: Objects<ApisixGlobalRule>,
+    pub gateway_proxies: Objects<GatewayProxy>,
+    pub extension_plugins: Objects<ExtensionPlugins>,
+    pub backend_traffic_policies: Objects<BackendTrafficPolicy>,
+    pub http_route_policies: Objects<HttpRoutePolicy>,
+    pub gateway_consumers: Objects<GatewayConsumer>,
     /// The names of the EndpointSlices of each Service; they are in its namespace.
     slices: BTreeMap<ObjectName, BTreeSet<String>>,
 }
@@ -90,7 +98,9 @@ macro_rules! each_kind {
             ReferenceGrant reference_grants, BackendTLSPolicy backend_tls_policies, WeirPolicy weir_policies,
             Ingress ingresses, IngressClass ingress_classes, ApisixRoute apisix_routes, ApisixUpstream apisix_upstreams,
             ApisixTls apisix_tls, ApisixConsumer apisix_consumers, ApisixPluginConfig apisix_plugin_configs,
-            ApisixGlobalRule apisix_global_rules
+            ApisixGlobalRule apisix_global_rules, GatewayProxy gateway_proxies, PluginConfig extension_plugins,
+            BackendTrafficPolicy backend_traffic_policies, HTTPRoutePolicy http_route_policies,
+            Consumer gateway_consumers
         }
     };
 }

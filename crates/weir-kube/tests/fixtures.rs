@@ -64,6 +64,11 @@ fn objects_of_the_apisix_ingress_controller() {
     check("apisix");
 }
 
+#[test]
+fn objects_of_apisix_beside_the_gateway_api() {
+    check("apisix-gateway");
+}
+
 /// One Service for an Ingress and a GRPCRoute of one name, which ask different things of its upstream.
 const NAMESAKES: &str = "
 apiVersion: gateway.networking.k8s.io/v1

@@ -14,7 +14,7 @@ use weir_kube::{
     WorldChanges, translate,
 };
 
-const MANIFESTS: [&str; 8] = [
+const MANIFESTS: [&str; 9] = [
     include_str!("fixtures/shop.yaml"),
     include_str!("fixtures/listeners.yaml"),
     include_str!("fixtures/policies.yaml"),
@@ -23,10 +23,11 @@ const MANIFESTS: [&str; 8] = [
     include_str!("fixtures/ingresses.yaml"),
     include_str!("fixtures/weirpolicies.yaml"),
     include_str!("fixtures/apisix.yaml"),
+    include_str!("fixtures/apisix-gateway.yaml"),
 ];
 
 /// Texts of the manifests, and what stands in their place in another version of the objects.
-const EDITS: [(&str, &str); 34] = [
+const EDITS: [(&str, &str); 41] = [
     ("10.1.0.", "10.2.0."),
     ("endpoints: [", "endpoints: [] # ["),
     ("ready: false", "ready: true"),
@@ -61,6 +62,13 @@ const EDITS: [(&str, &str); 34] = [
     ("scheme: https", "scheme: http"),
     ("{ name: request-id, enable: true }", "{ name: request-id, enable: false }"),
     ("type: Opaque", "type: bootstrap.kubernetes.io/token"),
+    ("kind: GatewayProxy, name: proxy", "kind: GatewayProxy, name: gone"),
+    ("count: 7", "count: 8"),
+    ("retries: 3", "retries: 4"),
+    ("sectionName: calls", "sectionName: web"),
+    ("priority: 900", "priority: 901"),
+    ("vars: [[\"http", "vars: [\"wrong\", [\"http"),
+    ("gatewayRef: { name: apisix }", "gatewayRef: { name: gone }"),
 ];
 
 /// The objects of the manifests in each of their versions, first as they are.
@@ -161,7 +169,7 @@ fn check(translator: &Translator, read: &Reader, world: &World, options: &KubeOp
 }
 
 fn config() -> ProptestConfig {
-    let cases = if std::env::var_os("WEIR_TEST_FULL").is_some() { 5_000 } else { 100 };
+    let cases = if std::env::var_os("WEIR_TEST_FULL").is_some() { 5_000 } else { 50 };
     ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) }
 }
 

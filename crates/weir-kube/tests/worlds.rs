@@ -11,6 +11,7 @@ const SHOP: &str = include_str!("fixtures/shop.yaml");
 const LISTENERS: &str = include_str!("fixtures/listeners.yaml");
 const POLICIES: &str = include_str!("fixtures/weirpolicies.yaml");
 const APISIX: &str = include_str!("fixtures/apisix.yaml");
+const APISIX_GATEWAY: &str = include_str!("fixtures/apisix-gateway.yaml");
 
 /// Faulty objects, which nothing refers to.
 const FAULTY: &str = include_str!("fixtures/faulty.yaml");
@@ -30,7 +31,7 @@ fn meaning(world: &World) -> Translation {
 }
 
 fn all() -> Vec<Object> {
-    objects(&[SHOP, LISTENERS, FAULTY, POLICIES, APISIX].join("\n---\n"))
+    objects(&[SHOP, LISTENERS, FAULTY, POLICIES, APISIX, APISIX_GATEWAY].join("\n---\n"))
 }
 
 /// They are written by users of a namespace, and the node would send the requests.
@@ -152,7 +153,14 @@ spec:
     assert!(accepted(&translation, "shop/faulty", 1).1.contains("canary"));
 }
 
+fn config() -> ProptestConfig {
+    let cases = if std::env::var_os("WEIR_TEST_FULL").is_some() { 2_000 } else { 100 };
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) }
+}
+
 proptest! {
+    #![proptest_config(config())]
+
     #[test]
     fn the_order_of_objects_does_not_matter(shuffled in Just(all()).prop_shuffle()) {
         let (one, other) = (meaning(&world(&all())), meaning(&world(&shuffled)));

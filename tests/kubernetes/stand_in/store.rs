@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 /// Group with version, name in URLs, kind and whether in a namespace.
-const KINDS: [(&str, &str, &str, bool); 26] = [
+const KINDS: [(&str, &str, &str, bool); 31] = [
     ("v1", "namespaces", "Namespace", false),
     ("v1", "services", "Service", true),
     ("v1", "secrets", "Secret", true),
@@ -34,6 +34,11 @@ const KINDS: [(&str, &str, &str, bool); 26] = [
     ("apisix.apache.org/v2", "apisixconsumers", "ApisixConsumer", true),
     ("apisix.apache.org/v2", "apisixpluginconfigs", "ApisixPluginConfig", true),
     ("apisix.apache.org/v2", "apisixglobalrules", "ApisixGlobalRule", true),
+    ("apisix.apache.org/v1alpha1", "gatewayproxies", "GatewayProxy", true),
+    ("apisix.apache.org/v1alpha1", "pluginconfigs", "PluginConfig", true),
+    ("apisix.apache.org/v1alpha1", "backendtrafficpolicies", "BackendTrafficPolicy", true),
+    ("apisix.apache.org/v1alpha1", "httproutepolicies", "HTTPRoutePolicy", true),
+    ("apisix.apache.org/v1alpha1", "consumers", "Consumer", true),
 ];
 
 /// Names an object, or a collection if `name` is `None`.

@@ -74,8 +74,8 @@ keys! {
         example("weir.dev/ingress-controller");
     /// Whether the Ingresses of ingress-nginx (`k8s.io/ingress-nginx`) are served as well, with its annotations and defaults.
     adopt_ingress_nginx: Or<Flag> = flag().or(false), own();
-    /// Whether the kinds of the APISIX ingress controller (`apisix.apache.org/v2`) are served as well: those whose class is of
-    /// `apisix.apache.org/apisix-ingress-controller`, or of the `ingress_controller` here.
+    /// Whether the kinds of the APISIX ingress controller are served as well: those whose class is of
+    /// `apisix.apache.org/apisix-ingress-controller`, or of the `ingress_controller` here, and those beside served Gateways.
     adopt_apisix: Or<Flag> = flag().or(false), own(), guide("apisix-ingress-controller.md");
     /// The addresses at which clients reach the node, for statuses: IP addresses or names.
     publish_addresses: DistinctList<Text> = NAMES, own(), absent("none"), example("[203.0.113.7]");

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::meta::ObjectMeta;
+use super::meta::{ObjectMeta, ObjectReference};
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -85,4 +85,6 @@ pub struct IngressClass {
 #[serde(default, rename_all = "camelCase")]
 pub struct IngressClassSpec {
     pub controller: String,
+    /// With the namespace of an object that is in one.
+    pub parameters: Option<ObjectReference>,
 }

@@ -63,7 +63,8 @@ pub struct StatusCondition {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ObjectReference {
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// `apiGroup` in objects of `networking.k8s.io`.
+    #[serde(skip_serializing_if = "Option::is_none", alias = "apiGroup")]
     pub group: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,

@@ -5,11 +5,10 @@
 
 mod authentication;
 mod backends;
-mod checks;
 mod class;
 mod consumers;
-mod durations;
 mod expressions;
+mod gateway_consumers;
 mod global_rules;
 mod matches;
 mod outcomes;
@@ -22,8 +21,9 @@ mod upstreams;
 
 use std::collections::BTreeSet;
 
+pub(super) use self::class::APISIX;
 use self::class::is_ours;
-use self::outcomes::Outcome;
+use self::outcomes::ApisixOutcome;
 use self::plugin_configs::PluginConfigs;
 use self::plugins::{CheckedPlugins, PluginChecker};
 use super::backends::ServiceBackends;
@@ -54,7 +54,8 @@ struct ApisixContext<'a> {
 impl TranslatedApisix {
     /// Whether changes concern any of them.
     pub(super) fn is_stale(&self, world: &World, changes: &WorldChanges) -> bool {
-        const BESIDE: [Kind; 3] = [Kind::IngressClass, Kind::Secret, Kind::ReferenceGrant];
+        const BESIDE: [Kind; 5] =
+            [Kind::IngressClass, Kind::GatewayClass, Kind::Gateway, Kind::Secret, Kind::ReferenceGrant];
         changes.objects.iter().any(|object| object.kind.is_of_apisix()) || self.made.is_stale(world, changes, &BESIDE)
     }
 
@@ -74,7 +75,8 @@ impl TranslatedApisix {
             let configs = PluginConfigs::new(&context, &mut checker, &mut translation);
             routes::add(&context, (&configs, &mut checker), &mut backends, &mut expressions, &mut translation);
             upstreams::tell(&context, &backends, &mut translation);
-            consumers::add(&context, &mut translation);
+            let mut names = consumers::add(&context, &mut translation);
+            gateway_consumers::add(&context, &mut checker, &mut names, &mut translation);
             tls::add(&context, &mut expressions, &mut translation);
             global_rules::add(&context, &mut checker, &mut translation);
             checker.finish();

@@ -41,7 +41,7 @@ use crate::translation::{
 use crate::world::{ObjectName, World, WorldChanges};
 
 /// A change of one of these can concern any route.
-const OF_ALL_ROUTES: [Kind; 9] = [
+const OF_ALL_ROUTES: [Kind; 12] = [
     Kind::Namespace,
     Kind::Secret,
     Kind::ConfigMap,
@@ -51,6 +51,9 @@ const OF_ALL_ROUTES: [Kind; 9] = [
     Kind::ReferenceGrant,
     Kind::BackendTLSPolicy,
     Kind::WeirPolicy,
+    Kind::GatewayProxy,
+    Kind::PluginConfig,
+    Kind::HTTPRoutePolicy,
 ];
 
 /// What the Gateways of our classes mean, and the routes that attach to them.

@@ -1,6 +1,7 @@
 //! Ingress: the rules of the Kubernetes API, and on demand the annotations and defaults of ingress-nginx.
 
 pub mod annotations;
+mod apisix_annotations;
 mod canaries;
 mod certificates;
 mod claimed;
@@ -41,7 +42,8 @@ pub(super) struct TranslatedIngresses {
 impl TranslatedIngresses {
     /// Whether changes concern any of them.
     pub(super) fn is_stale(&self, world: &World, changes: &WorldChanges) -> bool {
-        const KINDS: [Kind; 5] = [Kind::Ingress, Kind::IngressClass, Kind::Secret, Kind::ConfigMap, Kind::WeirPolicy];
+        const KINDS: [Kind; 6] =
+            [Kind::Ingress, Kind::IngressClass, Kind::Secret, Kind::ConfigMap, Kind::WeirPolicy, Kind::HTTPRoutePolicy];
         self.made.is_stale(world, changes, &KINDS)
     }
 
@@ -105,7 +107,7 @@ fn translate(
 
 /// Whether its default backend is that of all hosts; with ingress-nginx it is that of the hosts of its rules, if it has rules.
 fn has_default(claimed: &Claimed) -> bool {
-    claimed.dialect == IngressDialect::Standard || claimed.ingress.spec.rules.is_empty()
+    claimed.dialect != IngressDialect::IngressNginx || claimed.ingress.spec.rules.is_empty()
 }
 
 /// The addresses, unless the Ingress is not served.

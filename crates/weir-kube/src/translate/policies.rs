@@ -7,6 +7,8 @@ mod state;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::extensions::RouteExtensions;
+use super::policy_targets::PolicyTargetPart;
 use super::precedence::precedence;
 use crate::objects::policy::{PolicyTarget, WeirPolicy};
 use crate::objects::{Kind, ObjectRef};
@@ -14,14 +16,10 @@ use crate::translation::PolicyPlugins;
 use crate::world::{ObjectName, World, WorldChanges};
 
 pub(super) use applied::AppliedPolicies;
-pub(super) use secrets::is_reference;
 use state::PluginPolicyState;
 
 /// The most bytes that the regular expressions of the policies of a namespace take together when they are compiled.
 const MOST_EXPRESSIONS: usize = 16 << 20;
-
-/// What a policy is about: an object, and a part of it.
-pub(super) type PolicyTargetPart = (ObjectRef, Option<String>);
 
 /// All policies, and the one that each target has.
 #[derive(Default)]
@@ -29,6 +27,8 @@ pub(super) struct PluginPolicies {
     states: BTreeMap<ObjectName, PluginPolicyState>,
     by_target: BTreeMap<PolicyTargetPart, ObjectName>,
     refused: RefusedPolicies,
+    /// What kinds of the APISIX ingress controller add to routes.
+    pub extensions: RouteExtensions,
 }
 
 /// The policies whose plugins the node does not serve.
@@ -59,11 +59,14 @@ impl PolicyRefusal {
 impl PluginPolicies {
     /// Whether changes concern any of them.
     pub(super) fn is_stale(changes: &WorldChanges) -> bool {
-        changes.objects.iter().any(|object| matches!(object.kind, Kind::WeirPolicy | Kind::Secret))
+        changes.objects.iter().any(|object| {
+            matches!(object.kind, Kind::WeirPolicy | Kind::Secret | Kind::PluginConfig | Kind::HTTPRoutePolicy)
+        })
     }
 
     /// Reads all of them. Of several with one target, the oldest has it.
     pub(super) fn renew(&mut self, world: &World, plugins: &dyn PolicyPlugins) {
+        self.extensions.renew(world, plugins);
         let mut sorted: Vec<&Arc<WeirPolicy>> = world.weir_policies.values().collect();
         sorted.sort_by(|one, other| precedence(&one.metadata, &other.metadata));
         let mut before = std::mem::take(&mut self.states);

@@ -1,4 +1,4 @@
-//! The statuses of WeirPolicies: an entry for each target.
+//! The statuses of policies: an entry for each target.
 
 use std::collections::BTreeSet;
 
@@ -8,6 +8,7 @@ use super::conditions::{Problem, StatusConditions, with_own};
 use super::gateway::TranslatedGateways;
 use super::ingress::{self, PolicyTargetState};
 use super::policies::{PluginPolicies, part_of};
+use super::traffic_policies::TrafficPolicies;
 use crate::objects::policy::{PolicyTarget, WeirPolicy};
 use crate::objects::routes::parent_conditions;
 use crate::objects::{Kind, ObjectRef};
@@ -26,12 +27,21 @@ impl PolicyStatuses {
     pub(super) fn write(
         &mut self,
         (world, options, policies): (&World, &KubeOptions, &PluginPolicies),
-        gateways: &TranslatedGateways,
+        (gateways, traffic): (&TranslatedGateways, &TrafficPolicies),
         reader: &mut dyn TranslationReader,
     ) {
         let verdicts = Verdicts { world, options, policies, gateways };
-        let statuses: Vec<ObjectStatus> =
+        let mut statuses: Vec<ObjectStatus> =
             world.weir_policies.values().filter_map(|policy| verdicts.status(policy)).collect();
+        if options.adopt_apisix {
+            let find = |object: &ObjectRef, part: Option<&str>| match verdicts.find(object, part) {
+                FoundTarget::Ours => Some(None),
+                FoundTarget::Theirs => None,
+                FoundTarget::Wrong(problem) => Some(Some(problem)),
+            };
+            statuses.extend(policies.extensions.statuses(world, options, &find));
+            statuses.extend(traffic.statuses(world, options));
+        }
         let told = statuses.iter().map(|status| status.object.clone()).collect();
         let before = std::mem::replace(&mut self.0, told);
         before.difference(&self.0).for_each(|object| reader.no_status(object));

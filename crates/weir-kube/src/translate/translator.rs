@@ -43,6 +43,11 @@ impl Translator {
         if is_first || PluginPolicies::is_stale(changes) {
             self.policies.renew(world, &*self.options.plugins);
         }
+        if is_first || changes.objects.iter().any(|object| object.kind == Kind::BackendTrafficPolicy) {
+            let upstreams = &mut self.shared.upstreams;
+            let changed = upstreams.traffic.renew(world, &self.options);
+            changed.iter().for_each(|service| upstreams.change(service));
+        }
         let is_of_endpoints = changes.objects.is_empty() && changes.statuses.is_empty();
         let input = (world, &self.options, &self.policies);
         if !is_of_endpoints || !stale.is_empty() || is_first {
@@ -62,7 +67,7 @@ impl Translator {
             self.apisix.made.statuses(changes, reader);
         }
         if !is_of_endpoints || is_first {
-            self.policy_statuses.write(input, &self.gateways, reader);
+            self.policy_statuses.write(input, (&self.gateways, &self.shared.upstreams.traffic), reader);
         }
         let services = changes.services();
         services.iter().chain(&changes.endpoints).for_each(|service| self.shared.upstreams.change(service));

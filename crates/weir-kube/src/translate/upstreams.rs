@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::backends::{UpstreamKey, WantedUpstream};
 use super::endpoints::{PodAddress, addresses};
+use super::traffic_policies::TrafficPolicies;
 use crate::objects::{Kind, ObjectRef};
 use crate::translation::{DerivedResource, ResourceList, TranslationReader};
 use crate::world::{ObjectName, World};
@@ -17,6 +18,8 @@ pub(super) struct TranslatedUpstreams {
     known: BTreeMap<UpstreamKey, KnownUpstream>,
     /// Those that may be others than were written last.
     changed: BTreeSet<UpstreamKey>,
+    /// Settings of Services for all that refers to them.
+    pub traffic: TrafficPolicies,
 }
 
 struct KnownUpstream {
@@ -70,7 +73,7 @@ impl TranslatedUpstreams {
         for key in std::mem::take(&mut self.changed) {
             let used = self.known.get(&key).filter(|known| known.users > 0);
             let is_unused = used.is_none();
-            match used.and_then(|known| value(&known.wanted, world)) {
+            match used.and_then(|known| value(&known.wanted, world, &self.traffic)) {
                 Some(value) => reader.put(DerivedResource {
                     kind: ResourceList::Upstreams,
                     id: key.1.clone(),
@@ -101,7 +104,7 @@ fn is_of_streams(settings: &Map<String, Value>) -> bool {
     settings.get("scheme").and_then(Value::as_str).is_some_and(|scheme| matches!(scheme, "tcp" | "tls" | "udp"))
 }
 
-fn value(wanted: &WantedUpstream, world: &World) -> Option<Map<String, Value>> {
+fn value(wanted: &WantedUpstream, world: &World, traffic: &TrafficPolicies) -> Option<Map<String, Value>> {
     let backend = wanted.port.find(world)?;
     let node = |at: PodAddress| json!({ "host": at.address.to_string(), "port": at.port, "weight": 1 });
     let nodes: Vec<Value> = addresses(world, backend.service, &backend.port.name).into_iter().map(node).collect();
@@ -113,6 +116,8 @@ fn value(wanted: &WantedUpstream, world: &World) -> Option<Map<String, Value>> {
         Some("kubernetes.io/wss") => value.insert("scheme".to_owned(), "https".into()),
         _ => None,
     };
+    let of_service = traffic.settings(&wanted.port.service, &backend.port.name);
+    value.extend(of_service.filter(|_| !is_of_streams(&wanted.settings)).cloned().unwrap_or_default());
     value.extend(wanted.settings.clone());
     Some(value)
 }

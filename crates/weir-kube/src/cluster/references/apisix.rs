@@ -8,7 +8,7 @@ use crate::world::{ObjectName, World};
 
 /// All of them, each with the object that refers to it. Those of the types that are watched as a whole are left out.
 pub(super) fn all(world: &World) -> Vec<(WatchScope, ObjectRef)> {
-    let mut found = FoundSecrets { world, all: Vec::new() };
+    let mut found = ReferredSecrets { world, all: Vec::new() };
     for route in world.apisix_routes.values() {
         let plugins = route.spec.http.iter().flat_map(|rule| &rule.plugins);
         found.of_plugins(&**route, plugins);
@@ -25,6 +25,12 @@ pub(super) fn all(world: &World) -> Vec<(WatchScope, ObjectRef)> {
         let references = ways.into_iter().flatten().filter_map(|way| way.secret_ref.as_ref());
         references.for_each(|reference| found.add(&**consumer, "", &reference.name));
     }
+    for consumer in world.gateway_consumers.values() {
+        let references = consumer.spec.credentials.iter().filter_map(|credential| credential.secret_ref.as_ref());
+        references.for_each(|reference| {
+            found.add(&**consumer, reference.namespace.as_deref().unwrap_or_default(), &reference.name);
+        });
+    }
     for tls in world.apisix_tls.values() {
         let authority = tls.spec.client.iter().map(|client| &client.ca_secret);
         [&tls.spec.secret].into_iter().chain(authority).for_each(|reference| found.of_reference(&**tls, reference));
@@ -37,12 +43,12 @@ pub(super) fn all(world: &World) -> Vec<(WatchScope, ObjectRef)> {
     found.all
 }
 
-struct FoundSecrets<'w> {
+struct ReferredSecrets<'w> {
     world: &'w World,
     all: Vec<(WatchScope, ObjectRef)>,
 }
 
-impl FoundSecrets<'_> {
+impl ReferredSecrets<'_> {
     fn of_plugins<'p, T: KubeObject>(&mut self, object: &T, plugins: impl IntoIterator<Item = &'p ApisixPlugin>) {
         let named = plugins.into_iter().filter(|plugin| plugin.enable && !plugin.secret_ref.is_empty());
         named.for_each(|plugin| self.add(object, "", &plugin.secret_ref));

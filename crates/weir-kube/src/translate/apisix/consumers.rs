@@ -6,9 +6,10 @@ use serde_json::{Map, Value, json};
 
 use super::outcomes::ApisixProblem;
 use super::secrets::{self, check_texts};
-use super::{ApisixContext, Outcome, own};
+use super::{ApisixContext, ApisixOutcome, own};
 use crate::objects::ObjectRef;
 use crate::objects::apisix::{ApisixAuthParameter, ApisixConsumer, ApisixCredential};
+use crate::objects::meta::ObjectMeta;
 use crate::translation::{DerivedResource, ResourceList, Translation};
 
 /// The longest name of a consumer, in bytes.
@@ -26,41 +27,49 @@ const LEFT_OUT: [&str; 9] = [
     "validate_request_body",
 ];
 
+/// What consumers have that no other one can have.
+#[derive(Default)]
+pub(super) struct TakenIdentities {
+    pub names: BTreeSet<String>,
+    pub credentials: TakenCredentials,
+}
+
 /// Adds all of them, and their statuses. Of several with the same credential, the oldest has it.
-pub(super) fn add(context: &ApisixContext, translation: &mut Translation) {
-    let mut taken = BTreeSet::new();
+pub(super) fn add(context: &ApisixContext, translation: &mut Translation) -> TakenIdentities {
+    let mut taken = TakenIdentities::default();
     for consumer in own(context, &context.world.apisix_consumers, |consumer| &consumer.spec.ingress_class_name) {
-        let mut outcome = Outcome::default();
-        match resource(context, consumer, &mut taken) {
-            Ok(resource) => translation.resources.push(resource),
+        let mut outcome = ApisixOutcome::default();
+        match resource(context, consumer, &mut taken.credentials) {
+            Ok(resource) => {
+                taken.names.insert(resource.id.clone());
+                translation.resources.push(resource);
+            }
             Err(problem) => outcome.add(problem),
         }
         translation.statuses.push(outcome.status(consumer, &consumer.status.conditions));
     }
+    taken
 }
 
 fn resource(
     context: &ApisixContext,
     consumer: &ApisixConsumer,
-    taken: &mut BTreeSet<(&'static str, String)>,
+    taken: &mut TakenCredentials,
 ) -> Result<DerivedResource, ApisixProblem> {
     let metadata = &consumer.metadata;
-    let username = format!("{}_{}", metadata.namespace, metadata.name);
-    if username.len() > LONGEST_NAME || username.contains('.') {
-        let problem = format!(
-            "metadata.name: `{username}` cannot be the name of a consumer: at most {LONGEST_NAME} letters, digits, `_` and `-`"
-        );
-        return Err(ApisixProblem::Spec(problem));
-    }
+    let username = username(metadata)?;
     let (plugin, credential) = chosen(&consumer.spec.auth_parameter)?;
     let place = format!("authParameter of {plugin}");
-    let options = options(context, &metadata.namespace, plugin, credential).map_err(|problem| problem.at(&place))?;
-    let key = context.options.plugins.credential(plugin, &options);
-    let key = key.map_err(|problem| ApisixProblem::Spec(problem).at(&place))?;
-    if !taken.insert((plugin, key)) {
-        let problem = "an older consumer has the same credential, and keeps it".to_owned();
-        return Err(ApisixProblem::Conflict(problem).at(&place));
-    }
+    let written = match (&credential.value, &credential.secret_ref) {
+        (Some(value), _) => value.clone(),
+        (None, Some(reference)) => {
+            of_secret(context, &metadata.namespace, &reference.name).map_err(|problem| problem.at(&place))?
+        }
+        (None, None) => {
+            return Err(ApisixProblem::Spec("has neither `value` nor `secretRef`".to_owned()).at(&place));
+        }
+    };
+    let options = proved(context, plugin, &written, taken).map_err(|problem| problem.at(&place))?;
     Ok(DerivedResource {
         kind: ResourceList::Consumers,
         value: json!({ "username": username, "plugins": { plugin: options } }),
@@ -90,19 +99,34 @@ fn chosen(parameter: &ApisixAuthParameter) -> Result<(&'static str, &ApisixCrede
     }
 }
 
-fn options(
+/// The credentials that consumers have: an auth plugin, and what identifies one there.
+pub(super) type TakenCredentials = BTreeSet<(String, String)>;
+
+/// The name of the consumer that an object stands for.
+///
+/// # Errors
+/// If a consumer cannot have it.
+pub(super) fn username(metadata: &ObjectMeta) -> Result<String, ApisixProblem> {
+    let username = format!("{}_{}", metadata.namespace, metadata.name);
+    if username.len() > LONGEST_NAME || username.contains('.') {
+        let problem = format!(
+            "metadata.name: `{username}` cannot be the name of a consumer: at most {LONGEST_NAME} letters, digits, `_` and `-`"
+        );
+        return Err(ApisixProblem::Spec(problem));
+    }
+    Ok(username)
+}
+
+/// The options of an auth plugin for a consumer, as they are used. No other consumer can have them then.
+///
+/// # Errors
+/// Why no consumer, or not this one, can have them.
+pub(super) fn proved(
     context: &ApisixContext,
-    namespace: &str,
     plugin: &str,
-    credential: &ApisixCredential,
+    written: &Map<String, Value>,
+    taken: &mut TakenCredentials,
 ) -> Result<Value, ApisixProblem> {
-    let written = match (&credential.value, &credential.secret_ref) {
-        (Some(value), _) => value.clone(),
-        (None, Some(reference)) => typed(secrets::values(context, namespace, &reference.name)?),
-        (None, None) => {
-            return Err(ApisixProblem::Spec("has neither `value` nor `secretRef`".to_owned()));
-        }
-    };
     let mut options = written.clone();
     options.retain(|name, value| {
         let is_kept = !LEFT_OUT.contains(&&**name) || name == "algorithm" && plugin == "jwt-auth";
@@ -115,7 +139,23 @@ fn options(
     }
     let options = Value::Object(options);
     check_texts(&options)?;
-    Ok(options)
+    let key = context.options.plugins.credential(plugin, &options).map_err(ApisixProblem::Spec)?;
+    match taken.insert((plugin.to_owned(), key)) {
+        true => Ok(options),
+        false => Err(ApisixProblem::Conflict("an older consumer has the same credential, and keeps it".to_owned())),
+    }
+}
+
+/// The options that a Secret has.
+///
+/// # Errors
+/// Why there are none.
+pub(super) fn of_secret(
+    context: &ApisixContext,
+    namespace: &str,
+    name: &str,
+) -> Result<Map<String, Value>, ApisixProblem> {
+    Ok(typed(secrets::values(context, namespace, name)?))
 }
 
 /// The values of a Secret are texts.

@@ -22,6 +22,12 @@ pub(super) enum ApisixProblem {
 }
 
 impl ApisixProblem {
+    pub(super) fn text(&self) -> &str {
+        match self {
+            ApisixProblem::Spec(text) | ApisixProblem::Reference(text) | ApisixProblem::Conflict(text) => text,
+        }
+    }
+
     /// The same problem at a place of the object.
     pub(super) fn at(self, place: &str) -> ApisixProblem {
         let with = |text: String| format!("{place}: {text}");
@@ -35,9 +41,9 @@ impl ApisixProblem {
 
 /// What was found out about an object.
 #[derive(Default)]
-pub(super) struct Outcome(Vec<ApisixProblem>);
+pub(super) struct ApisixOutcome(Vec<ApisixProblem>);
 
-impl Outcome {
+impl ApisixOutcome {
     pub(super) fn add(&mut self, problem: ApisixProblem) {
         self.0.push(problem);
     }

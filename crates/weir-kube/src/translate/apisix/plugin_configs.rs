@@ -8,7 +8,7 @@ use super::super::grants::{GrantReferent, GrantReferrer};
 use super::class::is_usable;
 use super::outcomes::ApisixProblem;
 use super::plugins::PluginChecker;
-use super::{ApisixContext, Outcome, own};
+use super::{ApisixContext, ApisixOutcome, own};
 use crate::objects::apisix::{ApisixHttpRule, ApisixPluginConfig, ApisixRoute};
 use crate::objects::{Kind, ObjectRef};
 use crate::translation::{DerivedResource, ResourceList, Translation, resource_id};
@@ -33,7 +33,7 @@ impl<'a> PluginConfigs<'a> {
             }
         }
         for config in own(context, &context.world.apisix_plugin_configs, |config| &config.spec.ingress_class_name) {
-            let mut outcome = Outcome::default();
+            let mut outcome = ApisixOutcome::default();
             let name = ObjectName::new(&config.metadata.namespace, &config.metadata.name);
             if let Some((_, Err(problem))) = all.get(&name) {
                 outcome.add(problem.clone());

@@ -6,14 +6,14 @@ use serde_json::{Map, Value, json};
 
 use super::super::backends::ServiceBackends;
 use super::super::expressions::Expressions;
+use super::super::upstream_settings::times;
 use super::backends::RuleBackends;
 use super::matches::conditions;
 use super::outcomes::ApisixProblem;
 use super::plugin_configs::PluginConfigs;
 use super::plugins::PluginChecker;
 use super::secrets::check_texts;
-use super::upstreams::times;
-use super::{ApisixContext, Outcome, authentication, own};
+use super::{ApisixContext, ApisixOutcome, authentication, own};
 use crate::objects::ObjectRef;
 use crate::objects::apisix::{ApisixHttpRule, ApisixRoute};
 use crate::translation::{DerivedResource, ResourceList, Translation, resource_id};
@@ -29,7 +29,7 @@ pub(super) fn add<'w>(
     let backends = RuleBackends { context, backends, external: BTreeSet::new() };
     let mut writer = RuleWriter { context, configs, checker, backends, expressions, translation };
     for route in own(context, &context.world.apisix_routes, |route| &route.spec.ingress_class_name) {
-        let mut outcome = Outcome::default();
+        let mut outcome = ApisixOutcome::default();
         let mut names = BTreeSet::new();
         for (index, rule) in route.spec.http.iter().enumerate() {
             let place = match &*rule.name {

@@ -3,8 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::super::grants::{GrantReferent, GrantReferrer};
+use super::super::node_references::is_reference;
 use super::super::pem::has_pem;
-use super::super::policies::is_reference;
 use super::ApisixContext;
 use super::outcomes::ApisixProblem;
 use crate::objects::Kind;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::expressions::Expressions;
 use super::outcomes::ApisixProblem;
 use super::secrets::{authorities, check_texts, key_pair};
-use super::{ApisixContext, Outcome, own};
+use super::{ApisixContext, ApisixOutcome, own};
 use crate::objects::apisix::ApisixTls;
 use crate::objects::{Kind, ObjectRef};
 use crate::translation::{DerivedResource, ResourceList, Translation, resource_id};
@@ -19,7 +19,7 @@ const MOST_DEPTH: u32 = 16;
 pub(super) fn add(context: &ApisixContext, expressions: &mut Expressions, translation: &mut Translation) {
     let mut taken: BTreeSet<String> = context.taken_names.clone();
     for tls in own(context, &context.world.apisix_tls, |tls| &tls.spec.ingress_class_name) {
-        let mut outcome = Outcome::default();
+        let mut outcome = ApisixOutcome::default();
         let names = names(tls, &taken, &mut outcome);
         let mut value = match value(context, tls, expressions) {
             Ok(value) => Some(value),
@@ -46,7 +46,7 @@ pub(super) fn add(context: &ApisixContext, expressions: &mut Expressions, transl
 }
 
 /// The names that no other object has.
-fn names(tls: &ApisixTls, taken: &BTreeSet<String>, outcome: &mut Outcome) -> Vec<String> {
+fn names(tls: &ApisixTls, taken: &BTreeSet<String>, outcome: &mut ApisixOutcome) -> Vec<String> {
     let mut names = Vec::new();
     if tls.spec.hosts.is_empty() {
         outcome.add(ApisixProblem::Spec("hosts: is empty".to_owned()));

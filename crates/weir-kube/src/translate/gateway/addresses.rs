@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 
 use super::super::conditions::Problem;
 use super::super::precedence::precedence;
+use super::super::proxies;
 use crate::objects::gateway::{GatewayAddress, KubeGateway};
-use crate::translation::GatewayAddresses;
-use crate::world::ObjectName;
+use crate::translation::{GatewayAddresses, KubeOptions};
+use crate::world::{ObjectName, World};
 
 /// Where the listeners of a Gateway are reached.
 #[derive(Clone, Debug, Default)]
@@ -33,9 +34,9 @@ impl Addresses {
 }
 
 /// The addresses of all Gateways. Those that have one keep it; others get a free one, the oldest Gateway first.
-pub(super) fn assign(gateways: &[&KubeGateway], options: &GatewayAddresses) -> Vec<Addresses> {
-    let mut all: Vec<Addresses> = gateways.iter().map(|gateway| stated(gateway, options)).collect();
-    let GatewayAddresses::Pool { first, last } = options else { return all };
+pub(super) fn assign(gateways: &[&KubeGateway], world: &World, options: &KubeOptions) -> Vec<Addresses> {
+    let mut all: Vec<Addresses> = gateways.iter().map(|gateway| stated(gateway, world, options)).collect();
+    let GatewayAddresses::Pool { first, last } = &options.addresses else { return all };
     let mut taken: BTreeSet<String> = all.iter().map(|one| one.host.clone()).collect();
     let mut order: Vec<usize> = (0..gateways.len()).filter(|index| needs_address(&all[*index])).collect();
     order.sort_by(|one, other| precedence(&gateways[*one].metadata, &gateways[*other].metadata));
@@ -74,13 +75,15 @@ fn set_host(addresses: &mut Addresses, address: String) {
 }
 
 /// What follows from the specification alone.
-fn stated(gateway: &KubeGateway, options: &GatewayAddresses) -> Addresses {
+fn stated(gateway: &KubeGateway, world: &World, options: &KubeOptions) -> Addresses {
     let mut addresses = Addresses::default();
-    if gateway.spec.infrastructure.as_ref().is_some_and(|wanted| wanted.parameters_ref.is_some()) {
-        let message = "parametersRef of the infrastructure is not supported: leave it out";
-        addresses.unsupported = Some(Problem::new("InvalidParameters", message));
+    let parameters = gateway.spec.infrastructure.as_ref().and_then(|wanted| wanted.parameters_ref.as_ref());
+    let namespace = &gateway.metadata.namespace;
+    addresses.unsupported = parameters.and_then(|reference| proxies::refusal(world, options, reference, namespace));
+    if addresses.unsupported.is_some() {
         return addresses;
     }
+    let proxy = parameters.and_then(|reference| proxies::find(world, options, reference, namespace));
     let wanted: Vec<&GatewayAddress> = gateway.spec.addresses.iter().collect();
     let is_known = |address: &&GatewayAddress| matches!(address.kind.as_deref(), None | Some("IPAddress" | "Hostname"));
     if let Some(other) = wanted.iter().find(|address| !is_known(address)) {
@@ -91,7 +94,7 @@ fn stated(gateway: &KubeGateway, options: &GatewayAddresses) -> Addresses {
     }
     let (usable, unusable): (Vec<&str>, Vec<&str>) =
         wanted.iter().map(|address| &*address.value).filter(|value| !value.is_empty()).partition(
-            |value| match options {
+            |value| match &options.addresses {
                 GatewayAddresses::Node { published } => published.iter().any(|known| known == value),
                 GatewayAddresses::Pool { first, last } => value.parse().is_ok_and(|value| is_in(value, *first, *last)),
             },
@@ -100,7 +103,11 @@ fn stated(gateway: &KubeGateway, options: &GatewayAddresses) -> Addresses {
         let message = format!("{value} is not an address of this controller");
         addresses.unusable = Some(Problem::new("AddressNotUsable", message));
     }
-    match options {
+    match &options.addresses {
+        GatewayAddresses::Node { .. } if proxy.is_some_and(|proxy| !proxy.spec.status_address.is_empty()) => {
+            let stated = proxy.iter().flat_map(|proxy| &proxy.spec.status_address);
+            addresses.published = stated.map(|value| published_address(value)).collect();
+        }
         GatewayAddresses::Node { published } => {
             let shown = published.iter().filter(|known| usable.is_empty() || usable.contains(&known.as_str()));
             addresses.published = shown.map(|value| published_address(value)).collect();
@@ -162,8 +169,13 @@ mod tests {
         .unwrap()
     }
 
-    fn pool() -> GatewayAddresses {
-        GatewayAddresses::Pool { first: [10, 0, 0, 1].into(), last: [10, 0, 0, 3].into() }
+    fn of_network(first: [u8; 4], last: [u8; 4]) -> KubeOptions {
+        let addresses = GatewayAddresses::Pool { first: first.into(), last: last.into() };
+        KubeOptions { addresses, ..KubeOptions::default() }
+    }
+
+    fn pool() -> KubeOptions {
+        of_network([10, 0, 0, 1], [10, 0, 0, 3])
     }
 
     #[test]
@@ -175,17 +187,18 @@ mod tests {
             gateway("has", "2026-01-02", none.clone(), json!([{ "value": "10.0.0.1" }])),
             gateway("wants", "2026-01-04", wants, none),
         ];
-        let all = assign(&gateways.iter().collect::<Vec<_>>(), &pool());
+        let all = assign(&gateways.iter().collect::<Vec<_>>(), &World::default(), &pool());
         assert_eq!(all.iter().map(|one| &*one.host).collect::<Vec<_>>(), ["", "10.0.0.3", "10.0.0.1", "10.0.0.2"]);
         assert_eq!(all[0].unusable.as_ref().map(|problem| problem.reason), Some("AddressNotAssigned"));
     }
 
     #[test]
     fn the_address_of_a_new_gateway_does_not_depend_on_others_that_are_new() {
-        let wide = GatewayAddresses::Pool { first: [10, 0, 0, 1].into(), last: [10, 0, 255, 254].into() };
+        let wide = of_network([10, 0, 0, 1], [10, 0, 255, 254]);
         let [one, other] = ["one", "other"].map(|name| gateway(name, "2026-01-01", json!([]), json!([])));
-        let alone = assign(&[&other], &wide).remove(0).host;
-        let both: Vec<String> = assign(&[&one, &other], &wide).into_iter().map(|found| found.host).collect();
+        let alone = assign(&[&other], &World::default(), &wide).remove(0).host;
+        let both: Vec<String> =
+            assign(&[&one, &other], &World::default(), &wide).into_iter().map(|found| found.host).collect();
         assert_eq!(both[1], alone);
         assert_ne!(both[0], both[1]);
     }
@@ -194,7 +207,7 @@ mod tests {
     fn an_address_that_is_not_ours_is_a_problem() {
         let reason = |address: Value| {
             let gateway = gateway("a", "", json!([address]), json!([]));
-            let one = assign(&[&gateway], &pool()).remove(0);
+            let one = assign(&[&gateway], &World::default(), &pool()).remove(0);
             one.unsupported.or(one.unusable).map(|problem| problem.reason)
         };
         assert_eq!(reason(json!({ "type": "IPAddress", "value": "10.0.0.9" })), Some("AddressNotUsable"));

@@ -38,11 +38,8 @@ pub(super) fn write(
             }
             // Needs backends: see `mirrors`.
             "RequestMirror" => {}
-            "ExtensionRef" => {
-                let message = "filter ExtensionRef is not supported: name the rule in targetRefs of a WeirPolicy, by its sectionName; \
-                               the requests of its rule get 500";
-                return Err(Problem::new("UnsupportedValue", message));
-            }
+            // Plugins of their own: see `routes`.
+            "ExtensionRef" => {}
             other => {
                 let message = format!("filter {other} is not supported; the requests of its rule get 500");
                 return Err(Problem::new("UnsupportedValue", message));

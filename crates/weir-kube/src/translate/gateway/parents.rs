@@ -136,7 +136,7 @@ impl<'a> Parents<'a> {
         let mut ours: Vec<&KubeGateway> =
             context.world.gateways.values().map(|gateway| &**gateway).filter(is_ours).collect();
         ours.sort_by(|one, other| precedence(&one.metadata, &other.metadata));
-        let assigned = addresses::assign(&ours, &context.options.addresses);
+        let assigned = addresses::assign(&ours, context.world, context.options);
         let states = ours.into_iter().zip(assigned);
         let mut parents = Parents {
             gateways: states

@@ -143,6 +143,7 @@ fn write_rules(
         problems.unresolved = problems.unresolved.take().or(unresolved);
         let policies =
             RulePolicies { own: context.policies.of_object(&route.object(), rule.name), inherited: &part.inherited };
+        let extensions = extensions(context, route, rule);
         let mut mirrors = Map::new();
         let unresolved = mirrors::write(context, from, rule.filters, backends, &mut mirrors);
         problems.unresolved = problems.unresolved.take().or(unresolved);
@@ -152,8 +153,14 @@ fn write_rules(
                 problems.unsupported.get_or_insert_with(|| Problem::new("UnsupportedValue", problem));
                 continue;
             }
-            let (value, unsupported) =
-                route_value(route, rule, found, (&destination, &policies), listeners, mirrors.clone());
+            let (value, unsupported) = route_value(
+                (context, route),
+                rule,
+                found,
+                (&destination, &policies, &extensions),
+                listeners,
+                mirrors.clone(),
+            );
             let is_served = unsupported.is_none();
             problems.unsupported = problems.unsupported.take().or(unsupported);
             if !listeners.is_empty() {
@@ -179,11 +186,21 @@ fn write_rules(
     }
 }
 
+/// The plugins of the filters `ExtensionRef` of a rule.
+fn extensions(context: &Context, route: &AttachingRoute, rule: &RuleParts) -> Result<Map<String, Value>, Problem> {
+    let mut plugins = Map::new();
+    for filter in rule.filters.iter().filter(|filter| filter.kind == "ExtensionRef") {
+        let namespace = &route.metadata.namespace;
+        plugins.extend(context.policies.extensions.plugins(namespace, filter.extension_ref.as_ref())?);
+    }
+    Ok(plugins)
+}
+
 fn route_value(
-    route: &AttachingRoute,
+    (context, route): (&Context, &AttachingRoute),
     rule: &RuleParts,
     found: &RouteMatch,
-    (destination, policies): (&RuleDestination, &RulePolicies),
+    (destination, policies, extensions): (&RuleDestination, &RulePolicies, &Result<Map<String, Value>, Problem>),
     listeners: &[&str],
     mut plugins: Map<String, Value>,
 ) -> (Value, Option<Problem>) {
@@ -202,6 +219,8 @@ fn route_value(
             true => Err(Problem::new("UnsupportedValue", "sessionPersistence is not supported; its rule answers 500")),
             false => Ok(()),
         })
+        .and_then(|()| context.policies.extensions.write(&route.object(), rule.name, &mut value))
+        .and_then(|()| extended(extensions, &mut plugins))
         .err();
     if unsupported.is_none() && !filters::redirects(rule.filters) {
         destination.write(&mut value, &mut plugins);
@@ -218,6 +237,19 @@ fn route_value(
         value.insert("plugins".to_owned(), plugins.into());
     }
     (Value::Object(value), unsupported)
+}
+
+/// Adds the plugins of filters `ExtensionRef`.
+fn extended(extensions: &Result<Map<String, Value>, Problem>, plugins: &mut Map<String, Value>) -> Result<(), Problem> {
+    let extensions = extensions.as_ref().map_err(Problem::clone)?;
+    if let Some(twice) = extensions.keys().find(|name| plugins.contains_key(*name)) {
+        let message = format!(
+            "another filter, and a PluginConfig, want the plugin {twice}: only one of them can; its rule answers 500"
+        );
+        return Err(Problem::new("UnsupportedValue", message));
+    }
+    plugins.extend(extensions.clone());
+    Ok(())
 }
 
 /// The policies of a rule.

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::conditions::{Problem, StatusConditions};
 use super::super::grants::GROUP;
+use super::super::proxies;
 use super::context::Context;
 use super::frontend_tls;
 use super::parents::{GatewayState, ListenerState, Parents, SetState};
@@ -77,7 +78,7 @@ pub(super) fn classes<'a>(context: &Context<'a>, translation: &mut Translation) 
             .spec
             .parameters_ref
             .as_ref()
-            .map(|_| Problem::new("InvalidParameters", "parametersRef is not supported: leave it out"));
+            .and_then(|reference| proxies::refusal(context.world, context.options, reference, ""));
         conditions.set_result("Accepted", refused.as_ref());
         let is_supported = |name: &&&str| context.options.makes_services || **name != INFRASTRUCTURE;
         let features: Vec<Value> = FEATURES.iter().filter(is_supported).map(|name| json!({ "name": name })).collect();

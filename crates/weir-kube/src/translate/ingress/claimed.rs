@@ -1,6 +1,7 @@
 //! The Ingresses that are ours, with what their annotations ask for.
 
 use super::annotations::{self, Annotations, Remark, Treatment};
+use super::apisix_annotations;
 use super::class::{IngressDialect, dialect};
 use super::settings::{IngressSettings, ToHttps};
 use crate::objects::ObjectRef;
@@ -63,7 +64,15 @@ fn claim<'a>(
             annotations::read(&given, &mut claimed.settings)
         }
         IngressDialect::Standard => annotations::unread(&given),
+        IngressDialect::Apisix => {
+            let mut remarks = annotations::unread(&given);
+            remarks.extend(apisix_annotations::read(&ingress.metadata.annotations, &mut claimed.settings));
+            remarks
+        }
     };
+    if dialect != IngressDialect::Apisix {
+        remarks.extend(apisix_annotations::unread(&ingress.metadata.annotations));
+    }
     if options.offline && claimed.settings.default_backend.take().is_some() {
         claimed.settings.custom_errors.clear();
         let named =

@@ -1,5 +1,6 @@
 //! Which Ingresses are ours, and how they are read.
 
+use super::super::apisix::APISIX;
 use crate::objects::ingress::{Ingress, IngressClass};
 use crate::translation::KubeOptions;
 use crate::world::{ObjectName, World};
@@ -11,6 +12,8 @@ pub(super) enum IngressDialect {
     Standard,
     /// With the annotations and defaults of ingress-nginx.
     IngressNginx,
+    /// With the annotations of the APISIX ingress controller.
+    Apisix,
 }
 
 /// The controller of ingress-nginx, in `spec.controller` of its IngressClass.
@@ -43,6 +46,7 @@ fn of_controller(class: &IngressClass, options: &KubeOptions) -> Option<IngressD
     match class.spec.controller.as_str() {
         controller if controller == options.ingress_controller => Some(IngressDialect::Standard),
         INGRESS_NGINX if options.adopt_ingress_nginx => Some(IngressDialect::IngressNginx),
+        APISIX if options.adopt_apisix => Some(IngressDialect::Apisix),
         _ => None,
     }
 }

@@ -63,6 +63,9 @@ impl RouteWriter<'_, '_> {
         };
         let mut value = self.beginning(host, claimed, matches.conditions(rank, checked.is_ok()));
         let is_closed = claimed.is_refused || self.tls.is_unproved(host);
+        let extended =
+            self.policies.extensions.write(&claimed.object(), None, &mut value).map_err(|problem| problem.message);
+        let checked = checked.and(extended);
         let keys = if is_closed { Ok(closed()) } else { checked.and_then(|()| self.keys(host, site, path)) };
         value.extend(keys.unwrap_or_else(|problem| {
             let message = format!("`{}` of `{host}`: {problem}; it is answered with 503", path.path.path);

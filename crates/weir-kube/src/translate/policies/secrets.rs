@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::super::node_references::is_reference;
 use crate::objects::core::{SECRET_OF_PLUGINS, Secret};
 use crate::world::{ObjectName, World};
 
@@ -46,12 +47,6 @@ fn each_text(value: &mut Value, visit: &mut dyn FnMut(&mut String) -> Result<(),
         Value::Object(members) => members.values_mut().try_for_each(|member| each_text(member, visit)),
         _ => Ok(()),
     }
-}
-
-/// Whether a text stands for another one when the node reads its configuration.
-pub(in super::super) fn is_reference(text: &str) -> bool {
-    let begins = |start: &str| text.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start));
-    begins("$secret://") || begins("$env://")
 }
 
 /// The name of the Secret of a reference, and the key in it.
