@@ -10,44 +10,115 @@ const KEEP_UNKNOWN: &str = "x-kubernetes-preserve-unknown-fields";
 /// The most entries of each list, so that the cost of rules in CEL is bounded.
 const MOST_ITEMS: u32 = 256;
 
-/// A kind: its name, name in URLs, short name, specification, and the column that `kubectl get` shows beside the age.
+/// A kind: its version, name, name in URLs, short name, specification, status, and the column that `kubectl get` shows beside the age.
 struct ApisixKind {
+    version: &'static str,
     kind: &'static str,
     plural: &'static str,
     short: &'static str,
     spec: fn() -> Value,
+    status: Option<fn() -> Value>,
     column: Option<(&'static str, &'static str)>,
 }
 
-const KINDS: [ApisixKind; 6] = [
+const KINDS: [ApisixKind; 11] = [
     ApisixKind {
+        version: "v2",
         kind: "ApisixRoute",
         plural: "apisixroutes",
         short: "ar",
         spec: route,
+        status: Some(conditions),
         column: Some(("Hosts", ".spec.http[*].match.hosts")),
     },
-    ApisixKind { kind: "ApisixUpstream", plural: "apisixupstreams", short: "au", spec: upstream, column: None },
     ApisixKind {
+        version: "v2",
+        kind: "ApisixUpstream",
+        plural: "apisixupstreams",
+        short: "au",
+        spec: upstream,
+        status: Some(conditions),
+        column: None,
+    },
+    ApisixKind {
+        version: "v2",
         kind: "ApisixTls",
         plural: "apisixtlses",
         short: "atls",
         spec: tls,
+        status: Some(conditions),
         column: Some(("SNIs", ".spec.hosts")),
     },
-    ApisixKind { kind: "ApisixConsumer", plural: "apisixconsumers", short: "ac", spec: consumer, column: None },
     ApisixKind {
+        version: "v2",
+        kind: "ApisixConsumer",
+        plural: "apisixconsumers",
+        short: "ac",
+        spec: consumer,
+        status: Some(conditions),
+        column: None,
+    },
+    ApisixKind {
+        version: "v2",
         kind: "ApisixPluginConfig",
         plural: "apisixpluginconfigs",
         short: "apc",
         spec: plugins_only,
+        status: Some(conditions),
         column: None,
     },
     ApisixKind {
+        version: "v2",
         kind: "ApisixGlobalRule",
         plural: "apisixglobalrules",
         short: "agr",
         spec: plugins_only,
+        status: Some(conditions),
+        column: None,
+    },
+    ApisixKind {
+        version: "v1alpha1",
+        kind: "GatewayProxy",
+        plural: "gatewayproxies",
+        short: "",
+        spec: gateway_proxy,
+        status: None,
+        column: None,
+    },
+    ApisixKind {
+        version: "v1alpha1",
+        kind: "PluginConfig",
+        plural: "pluginconfigs",
+        short: "",
+        spec: plugin_config,
+        status: None,
+        column: None,
+    },
+    ApisixKind {
+        version: "v1alpha1",
+        kind: "BackendTrafficPolicy",
+        plural: "backendtrafficpolicies",
+        short: "",
+        spec: traffic_policy,
+        status: Some(ancestors),
+        column: None,
+    },
+    ApisixKind {
+        version: "v1alpha1",
+        kind: "HTTPRoutePolicy",
+        plural: "httproutepolicies",
+        short: "",
+        spec: route_policy,
+        status: Some(ancestors),
+        column: None,
+    },
+    ApisixKind {
+        version: "v1alpha1",
+        kind: "Consumer",
+        plural: "consumers",
+        short: "",
+        spec: gateway_consumer,
+        status: Some(conditions),
         column: None,
     },
 ];
@@ -58,12 +129,14 @@ pub fn definitions() -> Vec<Value> {
 }
 
 fn definition(of: &ApisixKind) -> Value {
-    let mut columns = vec![json!({
-        "name": "Accepted", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Accepted\")].status",
-    })];
+    let mut columns = Vec::new();
+    if of.version == "v2" || of.kind == "Consumer" {
+        let path = ".status.conditions[?(@.type==\"Accepted\")].status";
+        columns.push(json!({ "name": "Accepted", "type": "string", "jsonPath": path }));
+    }
     columns.extend(of.column.map(|(name, path)| json!({ "name": name, "type": "string", "jsonPath": path })));
     columns.push(json!({ "name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp" }));
-    let schema = json!({
+    let mut schema = json!({
         "type": "object",
         "required": ["spec"],
         "properties": {
@@ -71,14 +144,18 @@ fn definition(of: &ApisixKind) -> Value {
             "kind": text(),
             "metadata": { "type": "object" },
             "spec": (of.spec)(),
-            "status": status(),
         },
     });
+    let mut subresources = json!({});
+    if let Some(status) = of.status {
+        schema["properties"]["status"] = status();
+        subresources["status"] = json!({});
+    }
     let version = json!({
-        "name": "v2",
+        "name": of.version,
         "served": true,
         "storage": true,
-        "subresources": { "status": {} },
+        "subresources": subresources,
         "additionalPrinterColumns": columns,
         "schema": { "openAPIV3Schema": schema },
     });
@@ -97,7 +174,7 @@ fn definition(of: &ApisixKind) -> Value {
                 "listKind": format!("{}List", of.kind),
                 "plural": of.plural,
                 "singular": of.kind.to_ascii_lowercase(),
-                "shortNames": [of.short],
+                "shortNames": if of.short.is_empty() { json!([]) } else { json!([of.short]) },
             },
             "versions": [version],
         },
@@ -425,7 +502,74 @@ fn plugins_only() -> Value {
     object(&[], &[("ingressClassName", text()), ("plugins", plugins())])
 }
 
-fn status() -> Value {
+/// Plugins with their options, and no more.
+fn plain_plugins() -> Value {
+    list(object(&["name"], &[("name", text()), ("config", free())]))
+}
+
+fn gateway_proxy() -> Value {
+    let plugin = [("name", text()), ("enabled", flag()), ("config", free())];
+    object(
+        &[],
+        &[
+            ("publishService", text()),
+            ("statusAddress", list(text())),
+            ("provider", free()),
+            ("plugins", list(object(&[], &plugin))),
+            ("pluginMetadata", free()),
+        ],
+    )
+}
+
+fn plugin_config() -> Value {
+    object(&["plugins"], &[("plugins", plain_plugins())])
+}
+
+/// `targetRefs` of a policy.
+fn targets() -> Value {
+    let name = || json!({ "type": "string", "minLength": 1, "maxLength": 253 });
+    let target = object(
+        &["group", "kind", "name"],
+        &[("group", text()), ("kind", text()), ("name", name()), ("sectionName", name())],
+    );
+    json!({ "type": "array", "minItems": 1, "maxItems": 16, "items": target })
+}
+
+fn traffic_policy() -> Value {
+    let mut members = upstream_settings();
+    members.retain(|(name, _)| !["tlsSecret", "subsets", "discovery"].contains(name));
+    for (name, schema) in &mut members {
+        if *name == "loadbalancer" {
+            // `hashOn` is `vars` if it is not stated.
+            schema.as_object_mut().into_iter().for_each(|schema| _ = schema.remove("x-kubernetes-validations"));
+        }
+    }
+    members.push(("targetRefs", targets()));
+    object(&["targetRefs"], &members)
+}
+
+fn route_policy() -> Value {
+    let condition = json!({ KEEP_UNKNOWN: true });
+    object(
+        &["targetRefs"],
+        &[
+            ("targetRefs", targets()),
+            ("priority", json!({ "type": "integer", "format": "int64" })),
+            ("vars", list(condition)),
+        ],
+    )
+}
+
+fn gateway_consumer() -> Value {
+    let reference = object(&["name"], &[("name", text()), ("kind", text()), ("group", text()), ("namespace", text())]);
+    let secret = object(&["name"], &[("name", text()), ("namespace", text())]);
+    let types = ["basic-auth", "hmac-auth", "jwt-auth", "key-auth"];
+    let credential =
+        object(&["type"], &[("type", one_of(&types)), ("name", text()), ("config", free()), ("secretRef", secret)]);
+    object(&[], &[("gatewayRef", reference), ("credentials", list(credential)), ("plugins", plain_plugins())])
+}
+
+fn condition_list() -> Value {
     let condition = object(
         &[],
         &[
@@ -437,7 +581,23 @@ fn status() -> Value {
             ("lastTransitionTime", json!({ "type": "string", "format": "date-time" })),
         ],
     );
-    object(&[], &[("conditions", json!({ "type": "array", "items": condition }))])
+    json!({ "type": "array", "items": condition })
+}
+
+/// The status of an object.
+fn conditions() -> Value {
+    object(&[], &[("conditions", condition_list())])
+}
+
+/// The status of a policy.
+fn ancestors() -> Value {
+    let reference = object(
+        &[],
+        &[("group", text()), ("kind", text()), ("namespace", text()), ("name", text()), ("sectionName", text())],
+    );
+    let entry =
+        object(&[], &[("ancestorRef", reference), ("controllerName", text()), ("conditions", condition_list())]);
+    object(&[], &[("ancestors", json!({ "type": "array", "maxItems": 16, "items": entry }))])
 }
 
 #[cfg(test)]

@@ -185,6 +185,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   - apisixconsumers
   - apisixpluginconfigs
   - apisixglobalrules
+  - gatewayproxies
+  - pluginconfigs
+  - backendtrafficpolicies
+  - httproutepolicies
+  - consumers
   verbs: [get, list, watch]
 - apiGroups: [apisix.apache.org]
   resources:
@@ -194,6 +199,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   - apisixconsumers/status
   - apisixpluginconfigs/status
   - apisixglobalrules/status
+  - backendtrafficpolicies/status
+  - httproutepolicies/status
+  - consumers/status
   verbs: [patch]
 {{- end }}
 {{- if .Values.controller.gatewayServices }}
