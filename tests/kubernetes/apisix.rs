@@ -439,7 +439,7 @@ fn certificates_of_apisix_tls_are_shown_and_clients_are_asked_for_theirs() {
         Client::connect_tls(address, tls, name).ok().and_then(|mut client| client.get("/").ok()).is_some()
     };
     let (stranger, known) =
-        (TlsClient::trusting(&authority), TlsClient::known_as(&authority, &authority.client_identity(&["jack"])));
+        (TlsClient::trusting(authority), TlsClient::known_as(authority, &authority.client_identity(&["jack"])));
     eventually("the certificate is shown", DEADLINE, || shows("site.example", &stranger));
     eventually("a client with a certificate is answered", DEADLINE, || shows("inner.example", &known));
     assert!(!shows("inner.example", &stranger), "without a certificate there is no answer");

@@ -263,18 +263,18 @@ fn check_condition(condition: &Value, namespace: &str, expressions: &mut Express
     let mut is_pattern = false;
     for item in items {
         match item {
-            Value::Array(_) if !is_pattern => {
-                // The values of `in`, or a condition.
-                if item[0].is_string() && item[1].is_string() && items.first().is_some_and(|first| first.is_string()) {
-                    check_condition(item, namespace, expressions)?;
-                }
-            }
+            Value::Array(_) if !is_pattern && is_condition(item) => check_condition(item, namespace, expressions)?,
             Value::String(pattern) if is_pattern => expressions.check(namespace, pattern)?,
             Value::String(text) => is_pattern = ["~~", "~*"].contains(&&**text),
             _ => {}
         }
     }
     Ok(())
+}
+
+/// Whether a list within a condition is a condition as well; otherwise it has the values of `in`.
+fn is_condition(item: &Value) -> bool {
+    item[0].is_string() && (item[1].is_string() || item[1].is_array())
 }
 
 fn has_references(value: &Value) -> bool {

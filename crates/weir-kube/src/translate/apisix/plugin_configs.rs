@@ -14,10 +14,11 @@ use crate::objects::{Kind, ObjectRef};
 use crate::translation::{DerivedResource, ResourceList, Translation, resource_id};
 use crate::world::ObjectName;
 
-/// All that can be used, with their plugins or why there are none.
-pub(super) struct PluginConfigs<'a>(
-    BTreeMap<ObjectName, (&'a ApisixPluginConfig, Result<Map<String, Value>, ApisixProblem>)>,
-);
+/// One that can be used, with its plugins or why there are none.
+type ReadPluginConfig<'a> = (&'a ApisixPluginConfig, Result<Map<String, Value>, ApisixProblem>);
+
+/// All that can be used.
+pub(super) struct PluginConfigs<'a>(BTreeMap<ObjectName, ReadPluginConfig<'a>>);
 
 impl<'a> PluginConfigs<'a> {
     /// Reads all of them, and adds their statuses.
