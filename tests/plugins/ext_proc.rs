@@ -298,7 +298,7 @@ fn ext_proc_makes_variables_of_metadata() {
 
 fn send_metadata(mut service: Service) {
     let origin = Origin::serving(|request| Answer::ok(&request.body));
-    let log = "enable_access_log: { path: access.log, format: \"$status $ext_proc_org_id $ext_proc_n $ext_proc_late ${ext_proc_no ?? none}\" }\n";
+    let log = "enable_access_log: { path: access.log, format: \"$status $ext_proc_org_id $ext_proc_n $ext_proc_late $ext_proc_k_1 ${ext_proc_no ?? none}\" }\n";
     let namespaces = "metadata_options: { receiving_namespaces: { untyped: [shop] } }";
     let options = format!(
         "grpc_service: {{ uri: \"http://{}\", timeout: 10s }}, message_timeout: 20000, {namespaces}",
@@ -308,9 +308,9 @@ fn send_metadata(mut service: Service) {
         "{log}routes:\n  - {{ uri: /*, plugins: {{ ext-proc: {{ {options} }} }}, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}\n",
         origin.addr()
     ));
-    let head =
-        json!({"requestHeaders": {}, "dynamicMetadata": {"shop": {"org-id": "7", "n": 5}, "other": {"no": "x"}}});
-    let response = json!({"responseHeaders": {}, "dynamicMetadata": {"shop": {"late": [true]}, "no": "x"}});
+    let head = json!({"requestHeaders": {}, "dynamicMetadata": {"shop": {"org-id": "7", "n": 5, "k_1": 1}, "other": {"no": "x"}}});
+    // A later member whose name is only like that of an earlier one does not replace it.
+    let response = json!({"responseHeaders": {}, "dynamicMetadata": {"shop": {"late": [true], "k-1": 2}, "no": "x"}});
     service.order(&json!({"answers": {"request_headers": head, "response_headers": response}}));
     for mut client in clients(&gateway) {
         assert_eq!(ask(&mut client, "GET / HTTP/1.1\r\nHost: t\r\n\r\n").status, 200);
@@ -321,7 +321,7 @@ fn send_metadata(mut service: Service) {
     let written = || std::fs::read_to_string(gateway.directory().path().join("access.log")).unwrap_or_default();
     eventually("three lines are written", DEADLINE, || written().lines().count() == 3);
     let lines: Vec<String> = written().lines().map(str::to_owned).collect();
-    assert_eq!(lines, ["200 7 5 [true] none", "200 7 5 [true] none", "403 8 - - none"]);
+    assert_eq!(lines, ["200 7 5 [true] 1 none", "200 7 5 [true] 1 none", "403 8 - - - none"]);
 }
 
 #[test]

@@ -19,7 +19,6 @@ use weir_plugin::{
 };
 
 use crate::envoy::messages::{Struct, StructKind, StructValue};
-use crate::envoy::metadata::variables;
 use crate::envoy::service::GrpcService;
 use crate::rate_limited_log::RateLimitedLog;
 
@@ -223,8 +222,8 @@ impl ExternalProcessor {
         loop {
             let session = self.open(exchange, call, modes).await?;
             let asked = session.try_ask(ProcessedDirection::Request, RequestPart::RequestHeaders(head.clone())).await;
-            for (name, value) in variables(&session.take_metadata()) {
-                exchange.set_processor_metadata(&name, value);
+            for (name, value) in session.take_variables() {
+                exchange.set_processor_metadata(&name, &value);
             }
             match asked {
                 Ok(answer) => return Ok((session, answer)),

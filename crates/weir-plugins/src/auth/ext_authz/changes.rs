@@ -10,7 +10,7 @@ use super::query;
 use crate::envoy::fields::{
     FieldAction, FieldChange, MOST_CHANGED_BYTES, MOST_CHANGES, UnknownAction, apply, is_managed, is_of_gateway,
 };
-use crate::envoy::metadata::variables;
+use crate::envoy::metadata::MetadataVariables;
 
 /// The changes of a request that is allowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -134,8 +134,8 @@ fn check_metadata(metadata: &[(String, Vec<u8>)]) -> Result<(), BadDecision> {
 }
 
 fn set_variables(metadata: &[(String, Vec<u8>)], exchange: &mut Exchange) {
-    for (name, value) in variables(metadata) {
-        exchange.set_authorization_metadata(&name, value);
+    for (name, value) in MetadataVariables::default().of(metadata) {
+        exchange.set_authorization_metadata(&name, &value);
     }
 }
 

@@ -25,7 +25,6 @@ use super::session::{
     AskEnd, ProcessedDirection, ProcessedPart, ProcessingEnd, ProcessorAnswer, ProcessorFailure, ProcessorSession,
 };
 use super::side::{ContentBeginning, ContentSource, ProcessedSide, beside};
-use crate::envoy::metadata::variables;
 
 /// What has been done in `on_request`, and what is left.
 pub(super) struct BegunExchange {
@@ -107,8 +106,7 @@ impl Drop for ToldAtEnd<'_> {
 
 /// Says what metadata the service has sent since this was last said.
 fn tell_metadata(session: &ProcessorSession, notes: &ReplyNotes) {
-    let metadata = session.take_metadata();
-    notes.add_processor_metadata(variables(&metadata).map(|(name, value)| (name, value.to_vec())).collect());
+    notes.add_processor_metadata(session.take_variables());
 }
 
 struct ProcessedExchange<'a> {

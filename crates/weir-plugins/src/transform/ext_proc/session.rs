@@ -24,7 +24,7 @@ use super::messages::{
     ProtoDuration, ProtocolConfiguration, RequestPart, ResponsePart,
 };
 use crate::envoy::messages::{Struct, StructKind};
-use crate::envoy::metadata::members;
+use crate::envoy::metadata::{MetadataVariables, members};
 
 /// The largest message of the service, as in most libraries of gRPC.
 const MOST_MESSAGE_BYTES: usize = 4 << 20;
@@ -176,6 +176,7 @@ struct ProcessorState {
     /// What has come of metadata, and its size in the whole exchange.
     metadata: Vec<(String, Vec<u8>)>,
     metadata_bytes: usize,
+    variables: MetadataVariables,
 }
 
 /// What the first message of a session tells beside its part.
@@ -261,9 +262,11 @@ impl ProcessorSession {
         self.has_failed.take()
     }
 
-    /// The metadata that the service has sent since this was last asked.
-    pub(super) fn take_metadata(&self) -> Vec<(String, Vec<u8>)> {
-        std::mem::take(&mut self.state.borrow_mut().metadata)
+    /// The variables of the metadata that the service has sent since this was last asked.
+    pub(super) fn take_variables(&self) -> Vec<(String, Vec<u8>)> {
+        let mut state = self.state.borrow_mut();
+        let metadata = std::mem::take(&mut state.metadata);
+        state.variables.of(&metadata)
     }
 
     /// From now on, the service may send answers for this direction whenever it likes.
