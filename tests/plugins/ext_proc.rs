@@ -805,6 +805,41 @@ fn serve_others(mut service: Service) {
 }
 
 #[test]
+fn ext_proc_gives_a_response_without_content_the_length_zero_and_no_chunks() {
+    services().for_each(end_with_heads);
+}
+
+fn end_with_heads(mut service: Service) {
+    let chunked = "Transfer-Encoding: chunked\r\n";
+    let origin = Origin::serving(move |request| match &*request.target {
+        "/204" => Answer::with(204, "", ""),
+        _ if request.method == "HEAD" => Answer::raw(format!("HTTP/1.1 200 OK\r\n{chunked}\r\n")),
+        "/trailers" => {
+            Answer::raw(format!("HTTP/1.1 404 Not Found\r\n{chunked}Trailer: X-Sum\r\n\r\n0\r\nX-Sum: 7\r\n\r\n"))
+        }
+        _ => Answer::raw(format!("HTTP/1.1 404 Not Found\r\n{chunked}\r\n0\r\n\r\n")),
+    });
+    for mode in ["NONE", "BUFFERED", "STREAMED"] {
+        let gateway = gateway(&origin, &service, &format!("processing_mode: {{ response_body_mode: {mode} }}"));
+        service.order(&json!({}));
+        let mut client = gateway.client();
+        for (line, status, length, coding) in [
+            ("GET /a", 404, Some("0"), None),
+            ("HEAD /a", 200, None, None),
+            ("GET /204", 204, None, None),
+            ("GET /trailers", 404, None, Some("chunked")),
+        ] {
+            let answer = ask(&mut client, &format!("{line} HTTP/1.1\r\nHost: t\r\nTE: trailers\r\n\r\n"));
+            assert_eq!((answer.status, answer.body.len()), (status, 0), "{mode} {line}");
+            let framing = ["content-length", "transfer-encoding"].map(|name| answer.headers.get(name));
+            assert_eq!(framing, [length, coding], "{mode} {line}");
+            let sum = (line == "GET /trailers").then_some("7");
+            assert_eq!(answer.trailers.get("x-sum"), sum, "{mode} {line}");
+        }
+    }
+}
+
+#[test]
 fn ext_proc_changes_the_status_of_a_message_without_content() {
     services().for_each(change_a_status);
 }
