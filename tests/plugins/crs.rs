@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use weir_testkit::{Answer, DEADLINE, Gateway, Origin, eventually, skipped};
+use weir_testkit::{Answer, DEADLINE, Gateway, Origin, TempDir, eventually, runs_for_minutes, skipped};
 
 /// The service, which is killed with this.
 pub(crate) struct Firewall {
@@ -67,16 +67,9 @@ fn bytes_of(request: &Value) -> String {
     format!("{head}\r\n{body}")
 }
 
-#[test]
-fn crs_recipe_refuses_attacks_and_lets_plain_requests_pass() {
-    // What it is built of takes a minute.
-    if std::env::var_os("WEIR_TEST_FULL").is_none() {
-        skipped("it builds a firewall of Go modules; set WEIR_TEST_FULL");
-        return;
-    }
-    let Some(firewall) = Firewall::start() else { return };
-    let origin = Origin::serving(|_| Answer::ok(""));
-    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+/// A gateway that asks the service about each request.
+fn guarded(firewall: &Firewall, origin: &Origin) -> Gateway {
+    Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
         "enable_access_log: {{ path: access.log, format: \"$status $ext_proc_rules\" }}
 routes:
   - uri: /*
@@ -90,7 +83,17 @@ routes:
 ",
         firewall.address,
         origin.addr()
-    ));
+    ))
+}
+
+#[test]
+fn crs_recipe_refuses_attacks_and_lets_plain_requests_pass() {
+    if !runs_for_minutes("it builds a firewall of Go modules") {
+        return;
+    }
+    let Some(firewall) = Firewall::start() else { return };
+    let origin = Origin::serving(|_| Answer::ok(""));
+    let gateway = guarded(&firewall, &origin);
     let requests: Vec<Value> =
         include_str!("crs_requests.jsonl").lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let mut attacks = 0;
@@ -112,4 +115,30 @@ routes:
     assert_eq!(explained, 42, "{}", written());
     let unread = written().lines().filter(|line| ["400 101", "400 102"].contains(line)).count();
     assert_eq!(unread, 6, "{}", written());
+}
+
+#[test]
+fn crs_recipe_makes_exceptions_as_its_files_say() {
+    if !runs_for_minutes("it builds a firewall of Go modules") {
+        return;
+    }
+    let place = TempDir::new();
+    let for_one = r#"SecRule REQUEST_FILENAME "@streq /a.env" "id:1000,phase:1,pass,nolog,ctl:ruleRemoveById=930130""#;
+    let setup = place.write("setup.conf", for_one).to_string_lossy().into_owned();
+    let exclusions = place.write("exclusions.conf", "SecRuleRemoveById 930130\n").to_string_lossy().into_owned();
+    let origin = Origin::serving(|_| Answer::ok(""));
+    let statuses = |arguments: &[&str]| {
+        let firewall = Firewall::start_with(arguments)?;
+        let gateway = guarded(&firewall, &origin);
+        let attack = "/b.env?id=7%27%20OR%20%271%27%3D%271";
+        Some(["/a.env", "/b.env", attack].map(|target| {
+            let request = serde_json::json!({"line": format!("GET {target}"), "fields": {}, "body": ""});
+            gateway.client().ask(bytes_of(&request)).expect("an answer").status
+        }))
+    };
+    let Some(without) = statuses(&[]) else { return };
+    assert_eq!(without, [403, 403, 403]);
+    assert_eq!(statuses(&["-setup", &setup]), Some([200, 403, 403]));
+    assert_eq!(statuses(&["-setup", &exclusions]), Some([403, 403, 403]));
+    assert_eq!(statuses(&["-exclusions", &exclusions]), Some([200, 200, 403]));
 }

@@ -88,7 +88,7 @@ func (t *turns) take(ctx context.Context, client string) (func(), error) {
 }
 
 // The rules that decide come last: those that set the levels stand before them.
-func rules(paranoia, threshold int, methods, setup string, refuses bool) string {
+func rules(paranoia, threshold int, methods, setup, exclusions string, refuses bool) string {
 	engine := "DetectionOnly"
 	if refuses {
 		engine = "On"
@@ -114,6 +114,7 @@ func rules(paranoia, threshold int, methods, setup string, refuses bool) string 
 		"Include @owasp_crs/*.conf",
 		// Requests that Apache httpd makes to itself, without any rule: none of them comes by way of Weir.
 		"SecRuleRemoveById 905100 905110",
+		exclusions,
 	}, "\n")
 }
 
@@ -249,22 +250,28 @@ func (f *firewall) Process(stream extproc.ExternalProcessor_ProcessServer) error
 	}
 }
 
+// What the file has, if there is one.
+func contents(file string) string {
+	if file == "" {
+		return ""
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return string(text)
+}
+
 func main() {
 	address := flag.String("listen", "127.0.0.1:9292", "the address that Weir asks")
 	paranoia := flag.Int("paranoia", 1, "the paranoia level of the rule set, 1 to 4")
 	threshold := flag.Int("threshold", 5, "the anomaly score from which on a request is refused")
 	methods := flag.String("methods", "GET HEAD POST OPTIONS PUT PATCH DELETE", "the methods that are allowed")
-	setup := flag.String("setup", "", "a file with directives that come before the rules: settings of the rule set, and exclusions")
+	setup := flag.String("setup", "", "a file with directives that come before the rules: settings, and exceptions for some requests")
+	exclusions := flag.String("exclusions", "", "a file with directives that come after the rules, such as SecRuleRemoveById")
 	observes := flag.Bool("observe", false, "refuse nothing: only tell which rules match")
 	flag.Parse()
-	directives := []byte{}
-	var err error
-	if *setup != "" {
-		if directives, err = os.ReadFile(*setup); err != nil {
-			log.Fatal(err)
-		}
-	}
-	all := rules(*paranoia, *threshold, *methods, string(directives), !*observes)
+	all := rules(*paranoia, *threshold, *methods, contents(*setup), contents(*exclusions), !*observes)
 	waf, err := coraza.NewWAF(coraza.NewWAFConfig().WithRootFS(crs.FS).WithDirectives(all))
 	if err != nil {
 		log.Fatal(err)
