@@ -7,6 +7,10 @@ use tokio::time::Instant;
 
 /// The longest pause of the log that is kept: a log of several days is not to be rehearsed for days without a request.
 const MAX_RECORDED_PAUSE: Duration = Duration::from_secs(60);
+/// The shortest pause with [`Pace::Recorded`]: 100 requests of the log per second, whatever its times and `--speed` are.
+const MIN_RECORDED_PAUSE: Duration = Duration::from_millis(10);
+/// The pause before a request for which the log has no time: 20 per second.
+const UNTIMED_PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
@@ -56,14 +60,25 @@ impl Pacer {
             (Pace::None, _) | (_, None) => now,
             // A rate is no average: what was late is not made up for by a burst.
             (Pace::PerSecond(rate), Some(last)) => (last + Duration::from_secs_f64(1.0 / rate)).max(now),
-            (Pace::Recorded, Some(last)) => {
-                let pause = self.last_ms.zip(at_ms).map_or(0, |(last, at)| at - last);
-                last + Duration::from_millis(pause.max(0) as u64).min(MAX_RECORDED_PAUSE).div_f64(self.speed)
-            }
+            (Pace::Recorded, Some(last)) => (last + self.recorded_pause(at_ms)).max(now),
         };
         self.due = Some(due);
-        self.last_ms = at_ms.max(self.last_ms);
+        self.last_ms = self.followed(at_ms);
         due
+    }
+
+    fn recorded_pause(&self, at_ms: Option<i64>) -> Duration {
+        let Some((last, at)) = self.last_ms.zip(at_ms) else { return UNTIMED_PAUSE };
+        let pause = Duration::from_millis(at.saturating_sub(last).max(0) as u64).min(MAX_RECORDED_PAUSE);
+        pause.div_f64(self.speed).max(MIN_RECORDED_PAUSE)
+    }
+
+    /// The time that the next pause is measured from. Lines are written when answers end, so some are a little older than the one
+    /// before; a line that is much older begins another file, or follows a line with a wrong time.
+    fn followed(&self, at_ms: Option<i64>) -> Option<i64> {
+        let (Some(last), Some(at)) = (self.last_ms, at_ms) else { return at_ms.or(self.last_ms) };
+        let is_late = at < last && last.saturating_sub(at) <= MAX_RECORDED_PAUSE.as_millis() as i64;
+        Some(if is_late { last } else { at })
     }
 }
 
@@ -86,9 +101,23 @@ mod tests {
         let mut rate = Pacer::new(Pace::PerSecond(4.0), 1.0);
         assert_eq!([ms(&mut rate, 0), ms(&mut rate, 0), ms(&mut rate, 0)], [0, 250, 500]);
         let mut recorded = Pacer::new(Pace::Recorded, 2.0);
-        // A line that is older than the one before is sent at once, and a day is no pause.
-        assert_eq!([1000, 1500, 1400, 1600, 90_000_000].map(|at| ms(&mut recorded, at)), [0, 250, 250, 300, 30_300]);
+        // A line that is older than the one before has the shortest pause, and a day is no pause.
+        assert_eq!([1000, 1500, 1400, 1600, 90_000_000].map(|at| ms(&mut recorded, at)), [0, 250, 260, 310, 30_310]);
         let mut none = Pacer::new(Pace::None, 1.0);
         assert_eq!([ms(&mut none, 0), ms(&mut none, 5000)], [0, 0]);
+    }
+
+    #[test]
+    fn recorded_pace_has_a_rate_also_without_times_and_with_wrong_ones() {
+        let now = Instant::now();
+        let all = |times: &[Option<i64>]| {
+            let mut pacer = Pacer::new(Pace::Recorded, 1.0);
+            times.iter().map(|at| (pacer.due(*at, now) - now).as_millis()).collect::<Vec<_>>()
+        };
+        assert_eq!(all(&[None, None, None]), [0, 50, 100]);
+        assert_eq!(all(&[Some(5); 3]), [0, 10, 20]);
+        // A time that is far ahead, then the right ones again; and another file, which begins earlier.
+        assert_eq!(all(&[Some(0), Some(i64::MAX), Some(1000), Some(2000)]), [0, 60_000, 60_010, 61_010]);
+        assert_eq!(all(&[Some(90_000_000), Some(1000), Some(2000)]), [0, 10, 1010]);
     }
 }
