@@ -107,7 +107,12 @@ fn of_list(line: &str) -> Option<RecordedRequest> {
         return None;
     }
     let mut request = RecordedRequest { method: method.to_owned(), ..RecordedRequest::default() };
-    request.set_url(url.trim());
+    let url = url.trim();
+    let url = match url.rsplit_once(' ') {
+        Some((url, version)) if version.starts_with("HTTP/") => url.trim_end(),
+        _ => url,
+    };
+    request.set_url(url);
     Some(request)
 }
 
@@ -176,12 +181,14 @@ mod tests {
 
     #[test]
     fn lines_of_a_list_are_requests() {
-        let lines = all("GET https://user:pw@shop.example:8443/a?b=1#c\n\nPOST /orders\nGET shop.example\n");
+        let lines =
+            all("GET https://user:pw@shop.example:8443/a?b=1#c\n\nPOST /orders\nGET shop.example\nGET /v HTTP/1.1\n");
         let of = |index: usize| lines[index].1.clone().expect("a line").expect("a request");
         assert_eq!(of(0).host.as_deref(), Some("shop.example:8443"));
         assert_eq!((of(0).scheme.as_deref(), &*of(0).target), (Some("https"), "/a?b=1"));
         assert_eq!((lines[1].0, &*of(1).method, &*of(1).target, of(1).host), (3, "POST", "/orders", None));
         assert_eq!((of(2).host.as_deref(), &*of(2).target), (Some("shop.example"), "/"));
+        assert_eq!(&*of(3).target, "/v");
     }
 
     #[test]

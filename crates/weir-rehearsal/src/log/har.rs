@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::ops::ControlFlow;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use super::{LogLine, MAX_ARCHIVE_BYTES, RecordedRequest, moment};
 
@@ -20,7 +20,7 @@ struct ArchiveLog {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ArchiveEntry {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     started_date_time: String,
     request: ArchiveRequest,
     response: Option<ArchiveResponse>,
@@ -31,7 +31,7 @@ struct ArchiveEntry {
 struct ArchiveRequest {
     method: String,
     url: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     headers: Vec<ArchiveField>,
     post_data: Option<ArchiveContent>,
 }
@@ -39,22 +39,31 @@ struct ArchiveRequest {
 #[derive(Deserialize)]
 struct ArchiveField {
     name: String,
+    #[serde(default, deserialize_with = "or_default")]
     value: String,
 }
 
 #[derive(Deserialize)]
 struct ArchiveContent {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     text: String,
 }
 
 #[derive(Deserialize)]
 struct ArchiveResponse {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     status: i32,
 }
 
-/// Whether a text is an object whose first member is the object `log`.
+/// A member that is `null` is not there.
+fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// The members of the object `log` of an archive.
+const MEMBERS: [&[u8]; 6] = [b"version", b"creator", b"browser", b"pages", b"entries", b"comment"];
+
+/// Whether a text is an object whose first member is the object `log` of an archive.
 pub(super) fn begins(text: &[u8]) -> bool {
     let mut bytes = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     for part in [&b"{"[..], b"\"log\"", b":", b"{"] {
@@ -63,7 +72,9 @@ pub(super) fn begins(text: &[u8]) -> bool {
             None => return false,
         };
     }
-    true
+    let first = bytes.trim_ascii_start().strip_prefix(b"\"").unwrap_or_default();
+    let is_named = |name: &[u8]| first.strip_prefix(name).is_some_and(|rest| rest.starts_with(b"\""));
+    MEMBERS.into_iter().any(is_named) || first.starts_with(b"_")
 }
 
 pub(super) fn read(input: impl Read, mut each: impl FnMut(u64, LogLine) -> ControlFlow<()>) -> io::Result<()> {
@@ -111,7 +122,7 @@ mod tests {
                 "headers": [{ "name": ":path", "value": "/cart" }, { "name": "Cookie", "value": "a=b" }],
                 "postData": { "mimeType": "text/plain", "text": "hello" } },
               "response": { "status": 201, "content": { "size": 5, "text": "long" } } },
-            { "startedDateTime": "", "request": { "method": "GET", "url": "data:text/plain,a", "headers": [] } }
+            { "startedDateTime": "", "request": { "method": "GET", "url": "data:text/plain,a", "headers": null, "postData": null }, "response": null }
         ] } }"#;
 
     #[test]

@@ -9,7 +9,7 @@ const MAX_FIELDS: usize = 128;
 
 const METHOD: &[&str] = &["request_method", "method", "RequestMethod", "http_method"];
 const TARGET: &[&str] = &["request_uri", "uri", "path", "RequestPath", "url"];
-const HOST: &[&str] = &["host", "http_host", "authority", ":authority", "RequestHost", "server_name"];
+const HOST: &[&str] = &["http_host", "host", "authority", ":authority", "RequestHost", "server_name"];
 const CLIENT: &[&str] = &["remote_addr", "client", "client_ip", "remote_ip", "ClientHost", "downstream_remote_address"];
 const SCHEME: &[&str] = &["scheme", "RequestScheme"];
 const STATUS: &[&str] = &["status", "response_code", "DownstreamStatus", "status_code"];
@@ -61,6 +61,11 @@ pub(super) fn of_line(line: &str) -> LogLine {
         let inner = inner.trim();
         return if inner.starts_with("{\"log\"") { Ok(None) } else { super::of_line(inner) };
     }
+    if let Some(Value::Object(inner)) = logged.get("log")
+        && text(&logged, METHOD).is_none()
+    {
+        return Ok(of_object(inner));
+    }
     Ok(of_object(&logged))
 }
 
@@ -71,12 +76,11 @@ fn of_object(logged: &Map<String, Value>) -> Option<RecordedRequest> {
     let (asked, answered) = (nested("request"), nested("response"));
     let find = |names: &[&str]| text(logged, names).or_else(|| text(asked, names));
     let mut request = RecordedRequest::default();
-    match (find(METHOD), find(TARGET)) {
-        (Some(method), Some(target)) => {
-            request.method = method;
-            request.set_url(&target);
-        }
-        _ => request.set_request_line(&text(logged, REQUEST_LINE)?)?,
+    // The line is what the client sent; a path beside it may be decoded or rewritten.
+    let line = text(logged, REQUEST_LINE);
+    if line.and_then(|line| request.set_request_line(&line)).is_none() {
+        request.method = find(METHOD)?;
+        request.set_url(&find(TARGET)?);
     }
     if let Some(query) = find(QUERY).filter(|_| !request.target.contains('?')) {
         request.target = format!("{}?{query}", request.target);
@@ -136,6 +140,10 @@ mod tests {
         assert_eq!(found.fields, [("user-agent".to_owned(), "x".to_owned())]);
         let line = request(r#"{"request":"GET /x HTTP/1.1","status":404,"ts":1791633336.5}"#);
         assert_eq!((&*line.target, line.status, line.at_ms), ("/x", Some(404), Some(1_791_633_336_500)));
+        let rewritten = request(
+            r#"{"request":"GET /a%20b?c HTTP/1.1","method":"GET","uri":"/index.html","http_host":"h:81","host":"h"}"#,
+        );
+        assert_eq!((&*rewritten.target, rewritten.host.as_deref()), ("/a%20b?c", Some("h:81")));
         let split = request(r#"{"method":"GET","uri":"/x","args":"a=1"}"#);
         assert_eq!(split.target, "/x?a=1");
         let envoy = request(
@@ -167,6 +175,14 @@ mod tests {
             r#"{"log":"192.0.2.1 - - [10/Oct/2026:13:55:36 +0200] \"GET /x HTTP/1.1\" 200 0\n","stream":"stdout"}"#;
         assert_eq!(request(line).target, "/x");
         assert_eq!(of_line(r#"{"log":"{\"log\":\"deeper\"}"}"#), Ok(None));
+        let mut within = None;
+        let object = r#"{"log":{"request_method":"GET","request_uri":"/y","status":200}}"#;
+        super::super::read(object.as_bytes(), |_, line| {
+            within = line.expect("a line");
+            std::ops::ControlFlow::Continue(())
+        })
+        .expect("it is no HTTP archive");
+        assert_eq!(within.map(|request| request.target).as_deref(), Some("/y"));
     }
 
     #[test]

@@ -54,7 +54,8 @@ fn add_of_envoy(request: &mut RecordedRequest, rest: &[LogWord]) {
 /// `[HOST:PORT] CLIENT IDENTITY USER [TIME] "REQUEST" STATUS SIZE ["REFERER" "USER-AGENT"]`.
 fn add_of_combined(request: &mut RecordedRequest, before: &[LogWord], rest: &[LogWord]) {
     let (host, client) = match before {
-        [first, second, ..] if second.text().parse::<std::net::IpAddr>().is_ok() => {
+        // Two addresses are those of the client and of a proxy.
+        [first, second, ..] if is_address(second.text()) && !is_address(first.text()) => {
             (present(first.text()), second.text())
         }
         [first, ..] => (None, first.text()),
@@ -69,6 +70,10 @@ fn add_of_combined(request: &mut RecordedRequest, before: &[LogWord], rest: &[Lo
     for (name, value) in [("referer", quoted(2)), ("user-agent", quoted(3))] {
         request.fields.extend(value.map(|value| (name.to_owned(), value.to_owned())));
     }
+}
+
+fn is_address(text: &str) -> bool {
+    text.parse::<std::net::IpAddr>().is_ok()
 }
 
 /// Splits a line at spaces outside quotes and brackets.
@@ -155,6 +160,8 @@ mod tests {
         let hosts =
             request(r#"shop.example:443 192.0.2.1 - - [10/Oct/2026:13:55:36 +0200] "GET / HTTP/2.0" 200 12 "-" "-""#);
         assert_eq!((hosts.host.as_deref(), hosts.client), (Some("shop.example:443"), "192.0.2.1".parse().ok()));
+        let proxied = request(r#"203.0.113.9 192.0.2.1 - - [10/Oct/2026:13:55:36 +0200] "GET / HTTP/1.1" 200 12"#);
+        assert_eq!((proxied.host, proxied.client), (None, "203.0.113.9".parse().ok()));
     }
 
     #[test]
