@@ -19,8 +19,16 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// # Errors
 /// The file cannot be opened or read.
 pub(super) fn open(file: &Path) -> io::Result<Box<dyn BufRead + Send>> {
-    let input: Box<dyn Read + Send> =
-        if file == Path::new("-") { Box::new(io::stdin()) } else { Box::new(File::open(file)?) };
+    let input: Box<dyn Read + Send> = if file == Path::new("-") {
+        Box::new(io::stdin())
+    } else {
+        let file = File::open(file)?;
+        match file.metadata()? {
+            // What is logged from now on, perhaps by this command's own requests, is not read.
+            about if about.is_file() => Box::new(file.take(about.len())),
+            _ => Box::new(file),
+        }
+    };
     let mut input = BufReader::new(input);
     if input.fill_buf()?.starts_with(&GZIP) {
         return Ok(Box::new(BufReader::new(flate2::bufread::MultiGzDecoder::new(input))));
@@ -44,14 +52,19 @@ pub(super) fn read(file: &Path) -> Result<Vec<Value>, String> {
             }
             Err(problem) => fault = Some(format!("{}:{number}: {problem}", file.display())),
         }
-        if fault.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        // A log may have gigabytes.
+        if fault.is_some() || requests.len() > MOST_REQUESTS {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
     });
     read.map_err(unreadable)?;
     match (fault, requests.len()) {
         (Some(fault), _) => Err(fault),
         (None, 0) => Err(format!("{}: contains no request", file.display())),
         (None, count) if count > MOST_REQUESTS => {
-            Err(format!("{}: contains {count} different requests, and the limit is {MOST_REQUESTS}", file.display()))
+            Err(format!("{}: contains more than {MOST_REQUESTS} different requests; give a part of it", file.display()))
         }
         _ => Ok(requests),
     }
@@ -87,5 +100,14 @@ mod tests {
         assert_eq!(of(r#"{"skipped":7}"#), None);
         let combined = r#"127.0.0.1 - - [10/Oct/2026:13:55:36 +0200] "GET /c HTTP/1.1" 200 1 "-" "-""#;
         assert_eq!(of(combined), Some(json!({"method": "GET", "url": "/c", "from": "127.0.0.1"})));
+    }
+
+    #[test]
+    fn reading_stops_at_the_limit_of_requests() {
+        let directory = weir_testkit::TempDir::new();
+        let lines: String = (0..=MOST_REQUESTS).map(|number| format!("GET /{number}\n")).collect();
+        let file = directory.write("list", &format!("{lines}not a request\n"));
+        let problem = read(&file).expect_err("it has too many");
+        assert!(problem.contains("more than 10000 different requests"), "{problem}");
     }
 }
