@@ -5,11 +5,12 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use weir_testkit::{
-    Answer, Authority, Gateway, Nginx, Origin, Request, TempDir, TlsServer, free_port, is_full, skipped,
+    Answer, Authority, DEADLINE, Gateway, Nginx, Origin, Request, TempDir, TlsServer, eventually, free_port, is_full,
+    skipped,
 };
 
 use crate::weir;
@@ -25,6 +26,7 @@ fn rehearse(log: &str, old: impl Into<String>, new: impl Into<String>, options: 
     let directory = TempDir::new();
     let log = directory.write("access.log", log);
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.env("WEIR_ADMIN_KEY", "the-key-of-a-test");
     command.arg("rehearse").arg("--log").arg(log).args([
         "--json",
         "--pace",
@@ -310,6 +312,123 @@ fn equal_gateways_have_no_differences_though_their_answers_vary() {
     assert_eq!(alike.total("compared"), count as u64, "{:#}", alike.report);
 }
 
+#[test]
+fn errors_of_one_moment_in_the_old_gateway_hide_nothing() {
+    let count = AtomicUsize::new(0);
+    // The third answer is the first that confirms.
+    let old = Origin::serving(move |_| match count.fetch_add(1, Relaxed) {
+        2 => Answer::status(503, ""),
+        _ => Answer::ok("a"),
+    });
+    let new = Origin::serving(|_| Answer::status(503, ""));
+    let told = rehearse(&items(3), url(old.addr()), url(new.addr()), &["--concurrency", "1"]);
+    told.expect(1, &[("status", "items")]);
+    assert_eq!((told.total("unsteady_in_old"), told.total("compared")), (1, 2), "{:#}", told.report);
+}
+
+#[test]
+fn failures_count_in_every_answer_of_the_old_gateway() {
+    let count = AtomicUsize::new(0);
+    let old = Origin::serving(move |_| match count.fetch_add(1, Relaxed) % 2 {
+        0 => Answer::ok("a"),
+        _ => Answer::status(503, ""),
+    });
+    let (_, new) = pair();
+    let told = rehearse(&items(100), url(old.addr()), url(new.addr()), &["--concurrency", "1"]);
+    assert!(told.report["stopped"].is_string() && told.total("sent") < 20, "{:#}", told.report);
+    assert_eq!(told.code, Some(5));
+}
+
+#[test]
+fn answers_without_end_and_foreign_hosts_are_no_overload() {
+    let endless = |request: &Request| {
+        Answer::raw(match request.target.starts_with("/events") {
+            true => "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 100\r\n\r\ndata: a\n\n",
+            false => "HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\nx",
+        })
+    };
+    let (old, new) = (Origin::serving(endless), Origin::serving(endless));
+    let log: String = (0..15).map(|number| format!("GET /events/{number}\nGET /large/{number}\n")).collect();
+    let told = rehearse(&log, url(old.addr()), url(new.addr()), &[]);
+    told.expect(0, &[]);
+    assert_eq!((told.total("compared"), told.total("bodies_not_compared")), (30, 30), "{:#}", told.report);
+
+    let late = Origin::serving(|_| Answer::raw(""));
+    let log: String = (0..16).map(|number| format!("GET /poll/{number}\n")).collect();
+    let told = rehearse(&log, url(late.addr()), url(new.addr()), &["--timeout", "1", "--concurrency", "16"]);
+    assert_eq!((told.code, told.total("unanswered_by_old")), (Some(5), 16), "{:#}", told.report);
+    assert!(told.report["stopped"].is_null(), "{:#}", told.report);
+
+    let authority = Authority::of_tests();
+    let tls = TlsServer::new(&authority.identity(&["shop.example"]));
+    let ca = TempDir::new();
+    let ca = ca.write("ca.pem", &authority.certificate).display().to_string();
+    let secure = Origin::serving_tls(&tls, |_| Answer::ok("a"));
+    let named = format!("https://{}", secure.addr());
+    let log: String = (0..15).map(|number| format!("GET https://other{number}.example/a\n")).collect();
+    let told = rehearse(&format!("{log}GET https://shop.example/a\n"), &*named, &*named, &["--ca", &ca]);
+    assert_eq!((told.total("foreign_hosts"), told.total("compared")), (15, 1), "{:#}", told.report);
+    assert!(told.report["stopped"].is_null(), "{:#}", told.report);
+    assert_eq!(told.code, Some(1), "one of sixteen says little");
+}
+
+#[test]
+fn unsafe_requests_are_compared_by_structure() {
+    let (old, new) = (service(false), service(false));
+    let log: String = (0..5).map(|number| format!("POST /orders/{number}\n")).collect();
+    rehearse(&log, url(old.addr()), url(new.addr()), &["--unsafe", "--concurrency", "1"]).expect(0, &[]);
+    let second = service(true);
+    let told = rehearse("POST /members\n", url(old.addr()), url(second.addr()), &["--unsafe"]);
+    told.expect(1, &[("body-members", "members")]);
+}
+
+#[test]
+fn results_are_told_beside_a_late_fault_and_early_ones_send_nothing() {
+    let (old, new) = pair();
+    let directory = TempDir::new();
+    let broken = directory.write("broken.har", "{\"log\": {\"entries\": [").display().to_string();
+    let told = rehearse(&items(2), url(old.addr()), url(new.addr()), &["--log", &broken]);
+    assert_eq!((told.code, told.total("compared")), (Some(2), 2), "{:#}", told.report);
+    assert!(told.errors.contains("HTTP archive is not valid"), "{}", told.errors);
+
+    let (sent, closed) = (new.requests().len(), url(([127, 0, 0, 1], free_port()).into()));
+    let tls = TlsServer::new(&Authority::new().identity(&["127.0.0.1"]));
+    let foreign = Origin::serving_tls(&tls, |_| Answer::ok("{}"));
+    let admin = format!("https://{}", foreign.addr());
+    for (options, problem) in [
+        (&["--html", "/nowhere/report.html"][..], "/nowhere/report.html cannot be written"),
+        (&["--explain", &closed], &*closed),
+        // The gateways' option does not hold for the Admin API.
+        (&["--insecure", "--explain", &admin], "certificate"),
+        (&["--admin-insecure", "--explain", &admin], "not one of Weir's Admin API"),
+        (&["--log", "/nowhere.log"], "/nowhere.log cannot be read"),
+    ] {
+        let told = rehearse(&items(2), url(old.addr()), url(new.addr()), options);
+        assert_eq!(told.code, Some(2), "{options:?}: {:#} {}", told.report, told.errors);
+        assert!(told.errors.contains(problem), "{options:?}: {}", told.errors);
+    }
+    assert_eq!(new.requests().len(), sent, "nothing was sent");
+}
+
+#[cfg(unix)]
+#[test]
+fn interrupted_rehearsals_end_at_once_and_tell_what_they_found() {
+    let (old, new) = pair();
+    let directory = TempDir::new();
+    let log = directory.write("access.log", items(2));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.arg("rehearse").arg("--log").arg(log).args(["--json", "--pace", "0.01/s"]);
+    command.args(["--old", &url(old.addr()), "--new", &url(new.addr())]);
+    let child = command.stdout(Stdio::piped()).spawn().expect("it runs");
+    eventually("the first request is compared", DEADLINE, || old.requests().len() == 2);
+    let interrupted = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("it runs");
+    assert!(interrupted.success());
+    let output = child.wait_with_output().expect("it ends");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((output.status.code(), &report["stopped"]), (Some(5), &"it was interrupted".into()), "{report:#}");
+    assert_eq!(report["totals"]["sent"], 1, "{report:#}");
+}
+
 /// Two gateways that answer alike.
 fn pair() -> (Origin, Origin) {
     (Origin::serving(|_| Answer::ok("a")), Origin::serving(|_| Answer::ok("a")))
@@ -354,7 +473,7 @@ fn rehearsal_ends_when_the_old_gateway_fails_more_than_before() {
     let old = Origin::serving(|_| Answer::status(503, ""));
     let told = rehearse(&items(500), url(old.addr()), url(new.addr()), &["--concurrency", "1"]);
     assert!(
-        told.report["stopped"].as_str().is_some_and(|reason| reason.contains("11 of the last")),
+        told.report["stopped"].as_str().is_some_and(|reason| reason.contains("11 of its last")),
         "{:#}",
         told.report
     );
@@ -433,6 +552,7 @@ fn reports_of_rehearsals_are_a_text_and_a_page() {
         &url(old.addr()),
         "--new",
         &url(new.addr()),
+        "--with-credentials",
         "--html",
     ]);
     let output = command.arg(&page).output().expect("it runs");

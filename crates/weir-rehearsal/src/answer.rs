@@ -55,6 +55,8 @@ pub(crate) struct ComparedBody {
     pub(crate) length: u64,
     /// Of all bytes, also of those that are not kept.
     pub(crate) hash: u64,
+    /// The rest was not read: it is too long, or has no end.
+    pub(crate) is_cut: bool,
 }
 
 impl ComparedBody {
@@ -79,24 +81,46 @@ impl ComparedBodyReader {
         self.hasher.write(piece);
     }
 
+    pub(crate) fn length(&self) -> u64 {
+        self.body.length
+    }
+
+    /// The rest is not read.
+    pub(crate) fn cut(&mut self) {
+        self.body.is_cut = true;
+    }
+
     pub(crate) fn end(mut self) -> ComparedBody {
         self.body.hash = self.hasher.finish();
         self.body
     }
 }
 
-/// A body without its `Content-Encoding`, if it is one that is known and the content has at most `max_bytes`.
-pub(crate) fn decoded(body: &[u8], coding: &str, max_bytes: usize) -> Option<Vec<u8>> {
+/// Why a body is not available without its coding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UndecodedBody {
+    /// The coding is not known, or not the whole body was kept.
+    Unknown,
+    Broken,
+    /// The content is larger than what is compared.
+    TooLarge,
+}
+
+/// A body without its `Content-Encoding`.
+///
+/// # Errors
+/// The coding is not known, the body is not valid in it, or the content has more than `max_bytes`.
+pub(crate) fn decoded(body: &[u8], coding: &str, max_bytes: usize) -> Result<Vec<u8>, UndecodedBody> {
     let mut reader: Box<dyn Read + '_> = match coding.trim().to_ascii_lowercase().as_str() {
-        "" | "identity" => return Some(body.to_vec()),
+        "" | "identity" => return Ok(body.to_vec()),
         "gzip" | "x-gzip" => Box::new(flate2::read::MultiGzDecoder::new(body)),
         "deflate" => Box::new(flate2::read::ZlibDecoder::new(body)),
         "br" => Box::new(brotli::Decompressor::new(body, 4096)),
-        _ => return None,
+        _ => return Err(UndecodedBody::Unknown),
     };
     let mut content = Vec::new();
-    reader.by_ref().take(max_bytes as u64 + 1).read_to_end(&mut content).ok()?;
-    (content.len() <= max_bytes).then_some(content)
+    reader.by_ref().take(max_bytes as u64 + 1).read_to_end(&mut content).map_err(|_| UndecodedBody::Broken)?;
+    if content.len() > max_bytes { Err(UndecodedBody::TooLarge) } else { Ok(content) }
 }
 
 #[cfg(test)]
@@ -127,9 +151,9 @@ mod tests {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         encoder.write_all(&[b'a'; 1000]).expect("memory");
         let body = encoder.finish().expect("memory");
-        assert_eq!(decoded(&body, "gzip", 1000), Some(vec![b'a'; 1000]));
-        assert_eq!(decoded(&body, "GZIP", 999), None);
-        assert_eq!(decoded(&body[..10], "gzip", 1000), None);
-        assert_eq!(decoded(b"x", "zstd", 1000), None);
+        assert_eq!(decoded(&body, "gzip", 1000), Ok(vec![b'a'; 1000]));
+        assert_eq!(decoded(&body, "GZIP", 999), Err(UndecodedBody::TooLarge));
+        assert_eq!(decoded(&body[..10], "gzip", 1000), Err(UndecodedBody::Broken));
+        assert_eq!(decoded(b"x", "zstd", 1000), Err(UndecodedBody::Unknown));
     }
 }

@@ -7,11 +7,16 @@ mod json;
 mod location;
 mod text;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use crate::answer::{AnswerAbsence, AnswerOutcome, RehearsedAnswer};
 use crate::cause::{DifferenceCause, DifferenceKey};
+use crate::secrets::masked;
 
-/// The most differences that are told of two answers.
-const MAX_DIFFERENCES: usize = 32;
+/// The most differences that are looked for in two answers, also those that vary and are subtracted then.
+const MAX_FOUND: usize = 1024;
+/// The most bytes of what differs, such as the name of a field. Of longer ones a hash tells the rest.
+const MAX_SUBJECT_BYTES: usize = 160;
 /// The most bytes of a value that are kept for the report.
 const MAX_VALUE_BYTES: usize = 120;
 
@@ -41,16 +46,38 @@ pub(crate) struct AnswerDifference {
 }
 
 /// The differences found so far.
-#[derive(Default)]
-struct DifferenceList(Vec<AnswerDifference>);
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct DifferenceList {
+    pub(crate) found: Vec<AnswerDifference>,
+    /// Differences beyond the limit.
+    pub(crate) uncounted: u64,
+    /// Whether the contents could not be compared.
+    pub(crate) is_body_uncompared: bool,
+}
 
 impl DifferenceList {
-    fn add(&mut self, cause: DifferenceCause, subject: impl Into<String>, old: impl AsRef<str>, new: impl AsRef<str>) {
-        if self.0.len() < MAX_DIFFERENCES {
+    fn has_room(&mut self) -> bool {
+        let has_room = self.found.len() < MAX_FOUND;
+        self.uncounted += u64::from(!has_room);
+        has_room
+    }
+
+    fn add(&mut self, cause: DifferenceCause, subject: impl AsRef<str>, old: impl AsRef<str>, new: impl AsRef<str>) {
+        if self.has_room() {
             let (old, new) = (shortened(old.as_ref()), shortened(new.as_ref()));
-            self.0.push(AnswerDifference { key: (cause, subject.into()), old, new });
+            self.found.push(AnswerDifference { key: (cause, short_subject(subject.as_ref())), old, new });
         }
     }
+}
+
+fn short_subject(text: &str) -> String {
+    if text.len() <= MAX_SUBJECT_BYTES {
+        return text.to_owned();
+    }
+    let (begin, rest) = text.split_at(text.floor_char_boundary(MAX_SUBJECT_BYTES));
+    let mut hasher = DefaultHasher::new();
+    rest.hash(&mut hasher);
+    format!("{begin}… ({:08x})", hasher.finish() as u32)
 }
 
 fn shortened(text: &str) -> String {
@@ -62,14 +89,9 @@ fn shortened(text: &str) -> String {
 
 /// What differs between the answers of two gateways, or of one at two times, to a request for `target`. An old gateway without an
 /// answer cannot be compared with.
-pub(crate) fn differences(
-    old: ComparedAnswer,
-    new: ComparedAnswer,
-    target: &str,
-    max_body: usize,
-) -> Vec<AnswerDifference> {
+pub(crate) fn differences(old: ComparedAnswer, new: ComparedAnswer, target: &str, max_body: usize) -> DifferenceList {
     let mut list = DifferenceList::default();
-    let Ok(before) = old.outcome else { return list.0 };
+    let Ok(before) = old.outcome else { return list };
     match new.outcome {
         Err(missing) => {
             let cause = match missing {
@@ -88,12 +110,12 @@ pub(crate) fn differences(
             fields::compare([before, after], [old.names, new.names], &mut list);
             // The text beside a redirect is for clients that cannot follow it, and each program has its own.
             if is_redirect(before) && is_redirect(after) {
-                return list.0;
+                return list;
             }
             body::compare([before, after], [old.names, new.names], max_body, &mut list);
         }
     }
-    list.0
+    list
 }
 
 fn is_redirect(answer: &RehearsedAnswer) -> bool {
@@ -110,7 +132,7 @@ fn statuses(answers: [&RehearsedAnswer; 2], names: [&OwnNames; 2], target: &str,
     };
     let cause = if adds_slash(0) != adds_slash(1) { DifferenceCause::TrailingSlash } else { DifferenceCause::Status };
     let told = |answer: &RehearsedAnswer| match answer.value("location") {
-        Some(place) => format!("{} to {place}", answer.status),
+        Some(place) => format!("{} to {}", answer.status, masked(place)),
         None => answer.status.to_string(),
     };
     list.add(cause, subject, told(old), told(new));

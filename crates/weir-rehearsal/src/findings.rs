@@ -14,9 +14,19 @@ const MAX_SHAPES: usize = 10_000;
 const MAX_GROUPS: usize = 256;
 /// The most combinations of differences that are counted for a shape.
 const MAX_COMBINATIONS: usize = 64;
+/// The most parts that are remembered to vary in a shape.
+const MAX_VARYING: usize = 1024;
+/// The most differences that are kept of two answers, without those that vary.
+const MAX_DIFFERENCES: usize = 32;
+/// The most bytes of all differences and examples that are kept. What comes then is counted alone.
+const MAX_KEPT_BYTES: usize = 128 << 20;
+/// The most bytes of the target of an example, and of all its fields. Longer ones are shortened.
+const MAX_EXAMPLE_BYTES: usize = 4096;
+/// What a difference needs besides its texts, at most.
+const GROUP_BYTES: usize = 256;
 /// The requests that are kept as examples of a difference.
 const MAX_EXAMPLES: usize = 3;
-/// The most texts about lines that cannot be read.
+/// The most texts about lines that cannot be read and requests that were not answered.
 const MAX_PROBLEMS: usize = 3;
 /// The shape of what is beyond the limit.
 const OTHER_SHAPES: &str = "other paths";
@@ -42,6 +52,20 @@ pub struct RehearsalTotals {
     pub unanswered_by_old: u64,
     /// Requests that the old gateway answered with another status the second time.
     pub unsteady_in_old: u64,
+    /// Requests that the log shows as refused.
+    pub refused: u64,
+    /// Requests whose path is not to be sent.
+    pub excluded: u64,
+    /// Requests with a secret in their query.
+    pub with_secrets: u64,
+    /// Requests that were answered with a part of the content, of which the log does not tell which.
+    pub partial: u64,
+    /// Requests for a host of which the old gateway has no certificate.
+    pub foreign_hosts: u64,
+    /// Compared requests whose contents could not be compared.
+    pub bodies_not_compared: u64,
+    /// Differences beyond what is kept.
+    pub differences_not_kept: u64,
 }
 
 /// A request in which a difference was seen.
@@ -85,7 +109,8 @@ impl ShapeFindings {
     pub(crate) fn differing(&self) -> u64 {
         let is_real = |keys: &[DifferenceKey]| keys.iter().any(|key| !varies(&self.varying, key));
         let counted: u64 = self.combinations.iter().filter(|(keys, _)| is_real(keys)).map(|(_, count)| count).sum();
-        counted + if self.real_groups().next().is_some() { self.others } else { 0 }
+        // Without a group there was no room to keep any.
+        counted + if self.groups.is_empty() || self.real_groups().next().is_some() { self.others } else { 0 }
     }
 }
 
@@ -108,13 +133,15 @@ pub(crate) fn varies(varying: &BTreeSet<DifferenceKey>, key: &DifferenceKey) -> 
 #[derive(Debug, Default)]
 pub struct RehearsalFindings {
     pub totals: RehearsalTotals,
-    /// Why lines could not be read, with their numbers.
+    /// Why lines could not be read, with their numbers, and why the old gateway did not answer.
     pub problems: Vec<String>,
     /// Why the rehearsal ended before the log.
     pub stopped: Option<String>,
     pub(crate) shapes: BTreeMap<String, ShapeFindings>,
     /// The time that all compared answers took, in microseconds: of the old and of the new gateway.
     pub(crate) time_us: [u64; 2],
+    /// The bytes of all differences and examples.
+    pub(crate) kept_bytes: usize,
 }
 
 impl RehearsalFindings {
@@ -125,57 +152,121 @@ impl RehearsalFindings {
         }
     }
 
-    fn shape(&mut self, shape: &str) -> &mut ShapeFindings {
-        let known = self.shapes.contains_key(shape) || self.shapes.len() < MAX_SHAPES;
-        self.shapes.entry(if known { shape } else { OTHER_SHAPES }.to_owned()).or_default()
+    /// Tells why the old gateway did not answer, for the first such requests.
+    pub(crate) fn add_unanswered(&mut self, host: &str, reason: &str) {
+        if self.problems.len() < MAX_PROBLEMS {
+            self.problems.push(format!("the old gateway did not answer for {host}: {reason}"));
+        }
     }
 
-    /// Learns what varies in the old gateway's answers.
+    fn has_room_for(&self, shape: &str) -> bool {
+        self.shapes.contains_key(shape) || self.shapes.len() < MAX_SHAPES
+    }
+
+    /// The name under which findings of a shape are kept.
+    fn kept_name<'s>(&self, shape: &'s str) -> &'s str {
+        if self.has_room_for(shape) { shape } else { OTHER_SHAPES }
+    }
+
+    /// Whether a request of the shape was compared.
+    pub(crate) fn was_compared(&self, shape: &str) -> bool {
+        self.shapes.contains_key(shape)
+    }
+
+    /// Learns what varies in the old gateway's answers. What varies in one of the shapes that are not told apart says nothing about
+    /// the others.
     pub(crate) fn learn(&mut self, shape: &str, varying: impl IntoIterator<Item = DifferenceKey>) {
-        let shape = self.shape(shape);
+        if !self.has_room_for(shape) {
+            return;
+        }
+        let of_shape = &mut self.shapes.entry(shape.to_owned()).or_default().varying;
         for key in varying {
-            if shape.varying.len() < MAX_GROUPS {
-                shape.varying.insert(key);
+            let bytes = key.1.len() + GROUP_BYTES;
+            if of_shape.len() < MAX_VARYING && self.kept_bytes + bytes <= MAX_KEPT_BYTES && of_shape.insert(key) {
+                self.kept_bytes += bytes;
             }
         }
     }
 
     /// Whether a difference is known to vary.
     pub(crate) fn is_known_to_vary(&self, shape: &str, key: &DifferenceKey) -> bool {
-        self.shapes.get(shape).is_some_and(|shape| varies(&shape.varying, key))
+        self.shapes.get(self.kept_name(shape)).is_some_and(|shape| varies(&shape.varying, key))
     }
 
     /// Whether a difference was confirmed `times` times already.
     pub(crate) fn is_confirmed(&self, shape: &str, key: &DifferenceKey, times: u32) -> bool {
-        self.shapes.get(shape).and_then(|shape| shape.groups.get(key)).is_some_and(|group| group.confirmed >= times)
+        let group = self.shapes.get(self.kept_name(shape)).and_then(|shape| shape.groups.get(key));
+        group.is_some_and(|group| group.confirmed >= times)
     }
 
+    /// Adds the differences of one request.
     pub(crate) fn add(
         &mut self,
         shape: &str,
-        found: Vec<AnswerDifference>,
+        mut found: Vec<AnswerDifference>,
         confirmed: bool,
         example: impl Fn() -> ExampleRequest,
     ) {
         if found.is_empty() {
             return;
         }
-        let shape = self.shape(shape);
+        self.totals.differences_not_kept += found.len().saturating_sub(MAX_DIFFERENCES) as u64;
+        found.truncate(MAX_DIFFERENCES);
+        let mut kept_bytes = self.kept_bytes;
+        let shape = self.shapes.entry(self.kept_name(shape).to_owned()).or_default();
         let keys: Vec<DifferenceKey> = found.iter().map(|one| one.key.clone()).collect();
-        let known = shape.combinations.contains_key(&keys) || shape.combinations.len() < MAX_COMBINATIONS;
-        *if known { shape.combinations.entry(keys).or_default() } else { &mut shape.others } += 1;
+        let bytes: usize = keys.iter().map(|key| key.1.len() + GROUP_BYTES).sum();
+        if shape.combinations.contains_key(&keys) {
+            *shape.combinations.entry(keys).or_default() += 1;
+        } else if shape.combinations.len() < MAX_COMBINATIONS && kept_bytes + bytes <= MAX_KEPT_BYTES {
+            kept_bytes += bytes;
+            shape.combinations.insert(keys, 1);
+        } else {
+            shape.others += 1;
+        }
         for AnswerDifference { key, old, new } in found {
-            if !shape.groups.contains_key(&key) && shape.groups.len() >= MAX_GROUPS {
-                continue;
+            let bytes = key.1.len() + old.len() + new.len() + GROUP_BYTES;
+            let has_room = shape.groups.len() < MAX_GROUPS && kept_bytes + bytes <= MAX_KEPT_BYTES;
+            if !shape.groups.contains_key(&key) {
+                if !has_room {
+                    self.totals.differences_not_kept += 1;
+                    continue;
+                }
+                kept_bytes += bytes;
             }
             let empty = DifferenceGroup { count: 0, confirmed: 0, old, new, examples: Vec::new() };
             let group = shape.groups.entry(key).or_insert(empty);
             group.count += 1;
             group.confirmed += u32::from(confirmed);
             if group.examples.len() < MAX_EXAMPLES {
-                group.examples.push(example());
+                let example = example().shortened();
+                if kept_bytes + example.bytes() <= MAX_KEPT_BYTES {
+                    kept_bytes += example.bytes();
+                    group.examples.push(example);
+                }
             }
         }
+        self.kept_bytes = kept_bytes;
+    }
+}
+
+impl ExampleRequest {
+    fn bytes(&self) -> usize {
+        let fields: usize = self.fields.iter().map(|field| field.len() + GROUP_BYTES).sum();
+        self.host.len() + self.target.len() + fields + GROUP_BYTES
+    }
+
+    fn shortened(mut self) -> ExampleRequest {
+        if self.target.len() > MAX_EXAMPLE_BYTES {
+            self.target.truncate(self.target.floor_char_boundary(MAX_EXAMPLE_BYTES));
+        }
+        let mut room = MAX_EXAMPLE_BYTES;
+        self.fields.retain(|field| {
+            let fits = field.len() <= room;
+            room -= if fits { field.len() } else { 0 };
+            fits
+        });
+        self
     }
 }
 
@@ -236,5 +327,39 @@ mod tests {
             (shape.groups.len(), shape.combinations.len(), shape.differing()),
             (MAX_GROUPS, MAX_COMBINATIONS, 1001)
         );
+    }
+
+    #[test]
+    fn memory_has_a_limit_in_bytes_and_every_request_is_counted() {
+        let mut findings = RehearsalFindings { kept_bytes: MAX_KEPT_BYTES - 1000, ..RehearsalFindings::default() };
+        let large = || ExampleRequest { target: "/".repeat(1 << 20), fields: vec!["a".repeat(1 << 20)], ..example() };
+        for number in 0..100 {
+            findings.add(&format!("{number}"), vec![difference(DifferenceCause::Status, "1")], true, large);
+        }
+        assert!(findings.kept_bytes <= MAX_KEPT_BYTES);
+        assert_eq!(findings.shapes.values().map(ShapeFindings::differing).sum::<u64>(), 100);
+        let short = large().shortened();
+        assert!(short.bytes() < 2 * MAX_EXAMPLE_BYTES && short.fields.is_empty());
+    }
+
+    #[test]
+    fn shapes_that_are_not_told_apart_learn_nothing_and_are_confirmed_together() {
+        let key = (DifferenceCause::Status, "1".to_owned());
+        let mut findings = RehearsalFindings::default();
+        for number in 0..MAX_SHAPES {
+            findings.learn(&format!("{number}"), []);
+        }
+        findings.learn("beyond", [key.clone()]);
+        assert!(!findings.is_known_to_vary("beyond", &key) && !findings.is_known_to_vary("other", &key));
+        findings.add("beyond", vec![difference(DifferenceCause::Status, "1")], true, example);
+        assert!(findings.is_confirmed("other", &key, 1));
+    }
+
+    #[test]
+    fn differences_beyond_what_is_kept_are_counted() {
+        let mut findings = RehearsalFindings::default();
+        let all = (0..40).map(|number| difference(DifferenceCause::BodyValues, &number.to_string())).collect();
+        findings.add("s", all, true, example);
+        assert_eq!((findings.shapes["s"].groups.len(), findings.totals.differences_not_kept), (MAX_DIFFERENCES, 8));
     }
 }

@@ -4,12 +4,12 @@
 //! gateway, such as a time or a counter, then differs between these two as well. A difference that remains is looked at again with
 //! more answers of both, until it was confirmed some times in its shape.
 
+mod choice;
 mod replayed;
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::future::Future;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::pin;
 
 use futures_util::StreamExt;
@@ -18,12 +18,13 @@ use http::{HeaderName, HeaderValue};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::answer::AnswerOutcome;
+use crate::answer::{AnswerAbsence, AnswerOutcome};
 use crate::cause::{DifferenceCause, DifferenceKey};
-use crate::compare::{AnswerDifference, ComparedAnswer, OwnNames, differences};
+use crate::compare::{AnswerDifference, ComparedAnswer, DifferenceList, OwnNames, differences};
 use crate::findings::{RehearsalFindings, RehearsalTotals};
-use crate::log::{LogLine, RecordedRequest};
+use crate::log::LogLine;
 use crate::pace::{Pace, Pacer};
+use crate::replay::choice::RequestChoice;
 use crate::replay::replayed::ReplayedRequest;
 use crate::shape;
 use crate::target::GatewayTarget;
@@ -35,12 +36,15 @@ pub const SAFE_METHODS: [&str; 3] = ["GET", "HEAD", "OPTIONS"];
 const CONFIRMING_ROUNDS: usize = 4;
 /// How many requests of a shape confirm a difference.
 const CONFIRMING_REQUESTS: u32 = 5;
-/// The most requests that are remembered to send each once. Repeats of later ones are sent.
-const MAX_REMEMBERED: usize = 1_000_000;
 /// The last answers of the old gateway that decide whether it is overloaded.
 const WATCHED_ANSWERS: usize = 50;
 /// The most failures among them that the log does not have.
 const MAX_NEW_FAILURES: usize = 10;
+
+/// The most bytes of contents that the old gateway is made to send.
+const MAX_RUN_BYTES: u64 = 64 << 30;
+/// The most shapes of late requests that are remembered.
+const MAX_LATE_SHAPES: usize = 1000;
 
 /// Whether requests like an earlier one are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +78,10 @@ pub struct RehearsalPlan {
     /// Fields that are added to each request, in place of those of the log.
     pub fields: Vec<(HeaderName, HeaderValue)>,
     pub with_credentials: bool,
+    /// Requests that the log shows as refused are sent as well.
+    pub with_refused: bool,
+    /// Paths that are not sent; `*` stands for any text.
+    pub excluded: Vec<String>,
     /// Differences that do not count: a cause, and a subject that may end with `*`. An empty subject is any.
     pub ignored: Vec<(DifferenceCause, String)>,
     /// The most bytes of a body that are compared by content.
@@ -93,116 +101,33 @@ struct RunningRehearsal<'a> {
     findings: RefCell<RehearsalFindings>,
     /// Whether each of the last answers of the old gateway is a failure that the log does not have.
     recent: RefCell<VecDeque<bool>>,
+    /// The shapes of requests that the old gateway did not answer in time.
+    late: RefCell<HashSet<String>>,
 }
 
 impl Rehearsal {
     /// Sends the requests of these lines, until they end or `ended` is ready. `progress` is called after each request that is sent.
     pub async fn run(
         &self,
-        mut lines: mpsc::Receiver<(u64, LogLine)>,
+        lines: mpsc::Receiver<(u64, LogLine)>,
         ended: impl Future<Output = StopReason>,
-        mut progress: impl FnMut(&RehearsalTotals),
+        progress: impl FnMut(&RehearsalTotals),
     ) -> RehearsalFindings {
-        let run = RunningRehearsal { rehearsal: self, findings: RefCell::default(), recent: RefCell::default() };
-        let mut pacer = Pacer::new(self.plan.pace, self.plan.speed);
-        let mut seen = HashSet::new();
-        let mut in_flight = FuturesUnordered::new();
-        let mut ended = pin!(ended);
-        loop {
-            let next = async {
-                tokio::select! {
-                    reason = &mut ended => Err(reason),
-                    line = lines.recv() => Ok(line),
-                }
-            };
-            let line = match alongside(&mut in_flight, next).await {
-                Ok(None) => break,
-                Ok(Some(line)) => line,
-                Err(reason) => {
-                    run.findings.borrow_mut().stopped = Some(reason);
-                    break;
-                }
-            };
-            let Some((request, status, at_ms)) = self.chosen(line, &mut seen, &mut run.findings.borrow_mut()) else {
-                continue;
-            };
-            let due = pacer.due(at_ms, Instant::now());
-            alongside(&mut in_flight, sleep_until(due)).await;
-            while in_flight.len() >= self.plan.concurrency {
-                in_flight.next().await;
+        let run = RunningRehearsal {
+            rehearsal: self,
+            findings: RefCell::default(),
+            recent: RefCell::default(),
+            late: RefCell::default(),
+        };
+        // What is in flight or waits is dropped, and what was found stays.
+        tokio::select! {
+            biased;
+            reason = ended => {
+                run.findings.borrow_mut().stopped.get_or_insert(reason);
             }
-            if run.findings.borrow().stopped.is_some() {
-                break;
-            }
-            run.findings.borrow_mut().totals.sent += 1;
-            in_flight.push(run.rehearse(request, status));
-            progress(&run.findings.borrow().totals);
-            if run.findings.borrow().totals.sent == self.plan.limit {
-                break;
-            }
+            () = run.replay(lines, progress) => {}
         }
-        while in_flight.next().await.is_some() {}
-        drop(in_flight);
         run.findings.into_inner()
-    }
-
-    /// The request of a line with its status and time in the log, if it is to be sent.
-    fn chosen(
-        &self,
-        (number, line): (u64, LogLine),
-        seen: &mut HashSet<u64>,
-        findings: &mut RehearsalFindings,
-    ) -> Option<(ReplayedRequest, Option<u16>, Option<i64>)> {
-        let totals: &mut RehearsalTotals = &mut findings.totals;
-        totals.lines += 1;
-        let recorded = match line {
-            Err(problem) => {
-                findings.add_problem(number, &problem);
-                return None;
-            }
-            Ok(None) => {
-                totals.without_request += 1;
-                return None;
-            }
-            Ok(Some(recorded)) => recorded,
-        };
-        let RecordedRequest { status, at_ms, .. } = recorded;
-        if !self.plan.methods.is_empty() && !self.plan.methods.contains(&recorded.method) {
-            totals.other_methods += 1;
-            return None;
-        }
-        let Some(request) = ReplayedRequest::of(recorded, &self.plan, self.old.authority()) else {
-            totals.without_request += 1;
-            return None;
-        };
-        let mut hasher = DefaultHasher::new();
-        request.identity().hash(&mut hasher);
-        let hash = hasher.finish();
-        if self.plan.distinct == Distinct::Once && seen.contains(&hash) {
-            totals.repeated += 1;
-            return None;
-        }
-        if seen.len() < MAX_REMEMBERED {
-            seen.insert(hash);
-        }
-        if !(totals.sent + totals.not_sampled).is_multiple_of(self.plan.sample) {
-            totals.not_sampled += 1;
-            return None;
-        }
-        Some((request, status, at_ms))
-    }
-
-    fn is_ignored(&self, (cause, subject): &DifferenceKey) -> bool {
-        self.plan.ignored.iter().any(|(ignored, of)| {
-            ignored == cause
-                && match of.strip_suffix('*') {
-                    _ if of.is_empty() => true,
-                    Some(begin) => subject.starts_with(begin),
-                    None => {
-                        subject == of || subject.strip_prefix(of.as_str()).is_some_and(|rest| rest.starts_with(' '))
-                    }
-                }
-        })
     }
 }
 
@@ -222,22 +147,90 @@ async fn alongside<T>(running: &mut FuturesUnordered<impl Future<Output = ()>>, 
 struct AnswerPair<'a> {
     names: [OwnNames; 2],
     request: &'a ReplayedRequest,
+    shape: &'a str,
+    /// The status that the log has.
+    logged: Option<u16>,
     max_body: usize,
 }
 
 impl AnswerPair<'_> {
     /// What differs between answers of these gateways: 0 is the old one, 1 the new one.
-    fn differences(&self, one: (usize, &AnswerOutcome), other: (usize, &AnswerOutcome)) -> Vec<AnswerDifference> {
+    fn differences(&self, one: (usize, &AnswerOutcome), other: (usize, &AnswerOutcome)) -> DifferenceList {
         let [one, other] = [one, other].map(|(side, outcome)| ComparedAnswer { outcome, names: &self.names[side] });
         differences(one, other, &self.request.target, self.max_body)
     }
 
-    fn keys(&self, one: &AnswerOutcome, other: &AnswerOutcome) -> BTreeSet<DifferenceKey> {
-        self.differences((0, one), (0, other)).into_iter().map(|one| one.key).collect()
+    /// What differs between two answers of the old gateway. `None` if one is missing, or is another one as a whole: an error of one
+    /// moment says nothing about what varies.
+    fn varying(&self, first: &AnswerOutcome, again: &AnswerOutcome) -> Option<BTreeSet<DifferenceKey>> {
+        let is_other = |(cause, _): &DifferenceKey| {
+            matches!(cause, DifferenceCause::Status | DifferenceCause::TrailingSlash) && status(first) != status(again)
+        };
+        let found = self.differences((0, first), (0, again)).found;
+        let keys: BTreeSet<DifferenceKey> = found.into_iter().map(|one| one.key).collect();
+        (again.is_ok() && !keys.iter().any(is_other)).then_some(keys)
     }
 }
 
+fn status(answer: &AnswerOutcome) -> Option<u16> {
+    answer.as_ref().ok().map(|answer| answer.status)
+}
+
+/// Whether a difference is none of a value, which could vary.
+fn is_structural((cause, subject): &DifferenceKey) -> bool {
+    use DifferenceCause::{
+        BodyKind, BodyMembers, BodyMissing, ContentEncoding, ContentType, FieldAdded, FieldMissing, Status,
+        TrailingSlash,
+    };
+    match cause {
+        Status | TrailingSlash | ContentType | ContentEncoding | FieldMissing | FieldAdded | BodyMissing | BodyKind => {
+            true
+        }
+        BodyMembers => !subject.ends_with(" length"),
+        cause => cause.is_absence() || subject.ends_with(" missing") || subject.ends_with(" added"),
+    }
+}
+
+fn is_ignored(ignored: &[(DifferenceCause, String)], (cause, subject): &DifferenceKey) -> bool {
+    let subject = subject.to_ascii_lowercase();
+    ignored.iter().filter(|(ignored, _)| ignored == cause).any(|(_, of)| match of.strip_suffix('*') {
+        _ if of.is_empty() => true,
+        Some(begin) => subject.starts_with(begin),
+        None => subject == *of || subject.strip_prefix(of.as_str()).is_some_and(|rest| rest.starts_with(' ')),
+    })
+}
+
 impl RunningRehearsal<'_> {
+    async fn replay(&self, mut lines: mpsc::Receiver<(u64, LogLine)>, mut progress: impl FnMut(&RehearsalTotals)) {
+        let plan = &self.rehearsal.plan;
+        let mut pacer = Pacer::new(plan.pace, plan.speed);
+        let mut choice = RequestChoice::new(plan, self.rehearsal.old.authority());
+        let mut in_flight = FuturesUnordered::new();
+        while let Some(line) = alongside(&mut in_flight, lines.recv()).await {
+            let chosen = choice.chosen(line, &mut self.findings.borrow_mut());
+            let Some((request, status, at_ms)) = chosen else { continue };
+            let due = pacer.due(at_ms, Instant::now());
+            alongside(&mut in_flight, sleep_until(due)).await;
+            while in_flight.len() >= plan.concurrency {
+                in_flight.next().await;
+            }
+            if self.is_stopped() {
+                break;
+            }
+            self.findings.borrow_mut().totals.sent += 1;
+            in_flight.push(self.rehearse(request, status));
+            progress(&self.findings.borrow().totals);
+            if self.findings.borrow().totals.sent == plan.limit {
+                break;
+            }
+        }
+        while in_flight.next().await.is_some() {}
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.findings.borrow().stopped.is_some()
+    }
+
     async fn rehearse(&self, request: ReplayedRequest, logged: Option<u16>) {
         let Rehearsal { plan, old, new } = self.rehearsal;
         let names = [old, new].map(|side| OwnNames {
@@ -246,81 +239,114 @@ impl RunningRehearsal<'_> {
             port: side.port(),
             host: request.host.clone(),
         });
-        let pair = AnswerPair { names, request: &request, max_body: plan.max_body_bytes };
         let shape = shape::of(request.method.as_str(), &request.host, &request.target);
+        let pair = AnswerPair { names, request: &request, shape: &shape, logged, max_body: plan.max_body_bytes };
         let began = Instant::now();
-        let first = request.ask(old).await;
+        let first = self.ask_old(&pair).await;
         let between = Instant::now();
-        self.watch(&first, logged);
-        if first.is_err() {
-            self.findings.borrow_mut().totals.unanswered_by_old += 1;
+        if let Err(missing) = &first {
+            let mut findings = self.findings.borrow_mut();
+            match missing {
+                AnswerAbsence::Tls(_) => findings.totals.foreign_hosts += 1,
+                _ => findings.totals.unanswered_by_old += 1,
+            }
+            findings.add_unanswered(&request.host, missing.reason());
             return;
         }
         let answer = request.ask(new).await;
         let times = [between - began, between.elapsed()].map(|time| time.as_micros() as u64);
-        let is_safe = request.method.is_safe();
-        let mut varying = BTreeSet::new();
-        if is_safe {
-            let again = request.ask(old).await;
-            varying = pair.keys(&first, &again);
-            // The whole answer is another one.
-            if again.is_err()
-                || varying
-                    .iter()
-                    .any(|(cause, _)| matches!(cause, DifferenceCause::Status | DifferenceCause::TrailingSlash))
-            {
-                self.findings.borrow_mut().totals.unsteady_in_old += 1;
-                return;
-            }
-        }
-        let mut found = pair.differences((0, &first), (1, &answer));
-        found.retain(|one| !varying.contains(&one.key) && !self.rehearsal.is_ignored(&one.key));
-        let is_new = |one: &AnswerDifference| {
-            let findings = self.findings.borrow();
-            !findings.is_known_to_vary(&shape, &one.key)
-                && !findings.is_confirmed(&shape, &one.key, CONFIRMING_REQUESTS)
+        let Some((found, varying, is_body_uncompared)) = self.compared(&pair, &first, &answer).await else {
+            self.findings.borrow_mut().totals.unsteady_in_old += 1;
+            return;
         };
-        if is_safe && found.iter().any(is_new) {
-            self.confirm(&pair, &first, &mut found, &mut varying).await;
-        }
         let mut findings = self.findings.borrow_mut();
         findings.totals.compared += 1;
+        findings.totals.bodies_not_compared += u64::from(is_body_uncompared);
         findings.time_us[0] += times[0];
         findings.time_us[1] += times[1];
         findings.learn(&shape, varying);
-        findings.add(&shape, found, is_safe, || request.example());
+        findings.add(&shape, found, request.method.is_safe(), || request.example());
     }
 
-    /// Keeps the differences that more answers of both gateways have as well.
+    /// The old gateway's answer to a request, which is watched.
+    async fn ask_old(&self, pair: &AnswerPair<'_>) -> AnswerOutcome {
+        let answer = pair.request.ask(&self.rehearsal.old).await;
+        self.watch(pair, &answer);
+        answer
+    }
+
+    /// What differs, what varies, and whether the contents were not compared. `None` if the old gateway gives another answer as a
+    /// whole when it is asked again, or none.
+    async fn compared(
+        &self,
+        pair: &AnswerPair<'_>,
+        first: &AnswerOutcome,
+        answer: &AnswerOutcome,
+    ) -> Option<(Vec<AnswerDifference>, BTreeSet<DifferenceKey>, bool)> {
+        let is_safe = pair.request.method.is_safe();
+        let mut varying = BTreeSet::new();
+        if is_safe {
+            let again = self.ask_old(pair).await;
+            varying = pair.varying(first, &again)?;
+        }
+        let DifferenceList { mut found, uncounted, is_body_uncompared } = pair.differences((0, first), (1, answer));
+        found.retain(|one| {
+            !varying.contains(&one.key)
+                && !is_ignored(&self.rehearsal.plan.ignored, &one.key)
+                && !self.findings.borrow().is_known_to_vary(pair.shape, &one.key)
+                // What varies is not known: the request is sent once.
+                && (is_safe || is_structural(&one.key))
+        });
+        let is_new =
+            |one: &AnswerDifference| !self.findings.borrow().is_confirmed(pair.shape, &one.key, CONFIRMING_REQUESTS);
+        if is_safe && found.iter().any(is_new) {
+            self.confirm(pair, first, &mut found, &mut varying).await?;
+        }
+        self.findings.borrow_mut().totals.differences_not_kept += uncounted;
+        Some((found, varying, is_body_uncompared))
+    }
+
+    /// Keeps the differences that more answers of both gateways have as well. `None` if the old gateway answers in another way.
     async fn confirm(
         &self,
         pair: &AnswerPair<'_>,
         first: &AnswerOutcome,
         found: &mut Vec<AnswerDifference>,
         varying: &mut BTreeSet<DifferenceKey>,
-    ) {
-        let Rehearsal { old, new, .. } = self.rehearsal;
+    ) -> Option<()> {
         for _ in 0..CONFIRMING_ROUNDS {
-            let (old, new) = (pair.request.ask(old).await, pair.request.ask(new).await);
-            if old.is_err() {
-                continue;
+            if self.is_stopped() {
+                return None;
             }
-            varying.extend(pair.keys(first, &old));
+            let (old, new) = (self.ask_old(pair).await, pair.request.ask(&self.rehearsal.new).await);
+            varying.extend(pair.varying(first, &old)?);
             let again: BTreeSet<DifferenceKey> =
-                pair.differences((0, &old), (1, &new)).into_iter().map(|one| one.key).collect();
+                pair.differences((0, &old), (1, &new)).found.into_iter().map(|one| one.key).collect();
             found.retain(|one| again.contains(&one.key) && !varying.contains(&one.key));
             // A missing answer is no value that could vary, and takes time.
             if found.iter().all(|one| one.key.0.is_absence()) {
-                return;
+                break;
             }
         }
+        Some(())
     }
 
-    /// Ends the rehearsal if the old gateway fails more than it did.
-    fn watch(&self, answer: &AnswerOutcome, logged: Option<u16>) {
+    /// Ends the rehearsal if the old gateway fails more than it did, or has sent very much.
+    fn watch(&self, pair: &AnswerPair<'_>, answer: &AnswerOutcome) {
+        let read = self.rehearsal.old.read_bytes();
+        if read > MAX_RUN_BYTES {
+            let reason = format!("the old gateway has sent {read} bytes, and the limit is {MAX_RUN_BYTES}");
+            self.findings.borrow_mut().stopped.get_or_insert(reason);
+        }
         let is_failure = |status: u16| status >= 500 || status == 429;
-        let failed =
-            answer.as_ref().map_or(true, |answer| is_failure(answer.status)) && !logged.is_some_and(is_failure);
+        let failed = match answer {
+            Ok(answer) => is_failure(answer.status),
+            // The log has a host that is not the gateway's.
+            Err(AnswerAbsence::Tls(_)) => false,
+            Err(AnswerAbsence::TimedOut(_)) => !self.is_long_poll(pair.shape),
+            Err(_) => true,
+        };
+        let failed = failed && !pair.logged.is_some_and(is_failure);
         let mut recent = self.recent.borrow_mut();
         recent.push_back(failed);
         if recent.len() > WATCHED_ANSWERS {
@@ -328,16 +354,50 @@ impl RunningRehearsal<'_> {
         }
         let failures = recent.iter().filter(|failed| **failed).count();
         if failures > MAX_NEW_FAILURES {
-            let mut findings = self.findings.borrow_mut();
             let reason = match answer {
                 Err(missing) => missing.reason().to_owned(),
                 Ok(answer) => format!("the last one with {}", answer.status),
             };
-            findings.stopped.get_or_insert(format!(
-                "the old gateway answered {failures} of the last {} requests with 5xx or 429 or not at all, where the log has other \
-                 answers: {reason}",
+            self.findings.borrow_mut().stopped.get_or_insert(format!(
+                "the old gateway gave {failures} of its last {} answers with 5xx or 429 or not at all, where the log has other answers: \
+                 {reason}",
                 recent.len()
             ));
         }
+    }
+
+    /// Whether requests of this shape were late before and never answered in time, as those that wait for an event.
+    fn is_long_poll(&self, shape: &str) -> bool {
+        let mut late = self.late.borrow_mut();
+        if self.findings.borrow().was_compared(shape) {
+            return false;
+        }
+        late.contains(shape) || late.len() < MAX_LATE_SHAPES && !late.insert(shape.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_differences_are_named_without_case() {
+        let ignored = |of: &str, subject: &str| {
+            is_ignored(
+                &[(DifferenceCause::CookieSet, of.to_owned())],
+                &(DifferenceCause::CookieSet, subject.to_owned()),
+            )
+        };
+        assert!(ignored("jsessionid", "JSESSIONID value") && ignored("jsess*", "JSESSIONID added") && ignored("", "A"));
+        assert!(!ignored("jsession", "JSESSIONID value") && !ignored("jsessionid", "JSESSIONID2 value"));
+    }
+
+    #[test]
+    fn structure_is_what_differs_without_a_value() {
+        let is = |cause, subject: &str| is_structural(&(cause, subject.to_owned()));
+        assert!(is(DifferenceCause::Status, "200 -> 500") && is(DifferenceCause::Security, "x-frame-options missing"));
+        assert!(is(DifferenceCause::BodyMembers, "$.a missing") && is(DifferenceCause::TimedOut, ""));
+        assert!(!is(DifferenceCause::BodyMembers, "$.a length") && !is(DifferenceCause::BodyValues, "$.id"));
+        assert!(!is(DifferenceCause::FieldChanged, "x-id") && !is(DifferenceCause::CookieSet, "a value"));
     }
 }

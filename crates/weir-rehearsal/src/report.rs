@@ -3,13 +3,14 @@
 mod html;
 mod text;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use crate::cause::{CauseWords, DifferenceCause, DifferenceKey};
 use crate::findings::{ExampleRequest, RehearsalFindings, RehearsalTotals};
-use crate::secrets::masked_target;
+use crate::secrets::masked;
 
 /// The most kinds of differences of a cause that are told.
 const MAX_SUBJECTS: usize = 50;
@@ -19,6 +20,9 @@ const MAX_SHAPES_TOLD: usize = 5;
 const MAX_EXAMPLES_TOLD: usize = 3;
 /// The most shapes with what varies in them.
 const MAX_VARYING_TOLD: usize = 100;
+
+/// The share of the sent requests that must have been compared before the answers count as alike.
+const MIN_COMPARED_PERCENT: u64 = 90;
 
 #[derive(Debug, Serialize)]
 pub struct RehearsalReport {
@@ -97,7 +101,7 @@ impl RehearsalReport {
                 // One of each shape tells more than several of one.
                 let share = if subject.shapes.len() == 1 { room.min(2) } else { room.min(1) };
                 subject.examples.extend(group.examples.iter().take(share).map(|example| ExampleReport {
-                    request: format!("{} {}{}", example.method, example.host, masked_target(&example.target)),
+                    request: format!("{} {}{}", example.method, example.host, masked(&example.target)),
                     route: route_of(example),
                 }));
             }
@@ -126,6 +130,11 @@ impl RehearsalReport {
         self.differing as f64 * 100.0 > percent * self.totals.compared as f64
     }
 
+    /// Whether so few of the requests that were sent were compared that equal answers say little.
+    pub fn compares_too_few(&self) -> bool {
+        self.totals.compared * 100 < self.totals.sent * MIN_COMPARED_PERCENT
+    }
+
     /// The report for a terminal.
     pub fn text(&self) -> String {
         text::text(self)
@@ -141,6 +150,11 @@ impl RehearsalReport {
         let compared = self.totals.compared;
         match self.differing {
             _ if compared == 0 => "No request was compared.".to_owned(),
+            0 if self.compares_too_few() => format!(
+                "Both gateways answered all {compared} compared requests alike, but only {compared} of {} were compared: less than \
+                 {MIN_COMPARED_PERCENT} %.",
+                self.totals.sent
+            ),
             0 => format!("Both gateways answered all {compared} compared requests alike."),
             differing => format!("The gateways answered {differing} of {compared} compared requests differently."),
         }
@@ -157,11 +171,37 @@ impl RehearsalReport {
             (totals.not_sampled, "not in the sample"),
             (totals.without_request, "without a request that can be sent"),
             (totals.unreadable, "of an unknown format"),
+            (totals.refused, "refused when they were logged (see `--with-refused`)"),
+            (totals.with_secrets, "with a secret in the query (see `--with-credentials`)"),
+            (totals.excluded, "excluded"),
+            (totals.partial, "for a part of which the range is not known"),
             (totals.unanswered_by_old, "not answered by the old gateway"),
-            (totals.unsteady_in_old, "answered by the old gateway with two statuses"),
+            (totals.foreign_hosts, "for a host with which the old gateway has no TLS handshake"),
+            (totals.unsteady_in_old, "answered by the old gateway with two statuses, or not each time"),
+            (
+                totals.bodies_not_compared,
+                "compared without their contents (not decodable, too long, or a stream of events)",
+            ),
+            (totals.differences_not_kept, "differences that were too many to keep"),
         ];
         told.iter().filter(|(count, _)| *count > 0).map(|(count, words)| format!("{count} {words}")).collect()
     }
+}
+
+/// Whether a character changes what a terminal or a page shows, without being shown: control characters, and marks of the direction of
+/// writing.
+pub fn is_hidden(char: char) -> bool {
+    char.is_control()
+        || matches!(char, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// A text of a log or an answer, in which hidden characters are written as `\u{…}`.
+fn visible(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_hidden) {
+        return Cow::Borrowed(text);
+    }
+    let told = |char: char| if is_hidden(char) { char.escape_unicode().to_string() } else { char.to_string() };
+    Cow::Owned(text.chars().map(told).collect())
 }
 
 fn counted(requests: u64) -> String {

@@ -1,11 +1,12 @@
 //! A gateway that requests are sent to.
 
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Request;
-use http::header::HOST;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST};
+use http::{HeaderMap, Request};
 use tokio::time::timeout;
 use weir_client::{
     Authorities, CallError, CallSettings, HttpClient, HttpClientSettings, IdleConnections, ServerVerification,
@@ -16,6 +17,9 @@ use crate::answer::{AnswerAbsence, AnswerOutcome, ComparedBodyReader, RehearsedA
 
 /// The idle connections that are kept: one for each request that is in flight at most.
 const MAX_IDLE_CONNECTIONS: usize = 64;
+
+/// The most bytes of one answer. Of a longer one, head and status are compared, and the connection is dropped.
+const MAX_ANSWER_BYTES: u64 = 64 << 20;
 
 /// How long an address may take to accept a connection, if a name has several.
 const MAX_TRIAL: Duration = Duration::from_secs(1);
@@ -41,6 +45,8 @@ pub struct GatewayTarget {
     settings: CallSettings,
     max_body_bytes: usize,
     timeout: Duration,
+    /// The bytes of all contents that were read.
+    read: AtomicU64,
 }
 
 impl GatewayTarget {
@@ -77,7 +83,7 @@ impl GatewayTarget {
         if url.origin().is_https {
             client.prepare_tls(&settings).map_err(|error| error.to_string())?;
         }
-        Ok(GatewayTarget { url, client, settings, max_body_bytes, timeout })
+        Ok(GatewayTarget { url, client, settings, max_body_bytes, timeout, read: AtomicU64::new(0) })
     }
 
     pub fn is_https(&self) -> bool {
@@ -92,6 +98,11 @@ impl GatewayTarget {
     /// The number of the port on which it is reached.
     pub fn port(&self) -> u16 {
         self.url.origin().port
+    }
+
+    /// The bytes of all contents that were read so far.
+    pub(crate) fn read_bytes(&self) -> u64 {
+        self.read.load(Relaxed)
     }
 
     /// The URL of a target for a connection whose handshake names `host`.
@@ -118,8 +129,17 @@ impl GatewayTarget {
         let (head, mut content) =
             self.client.open(&url, request, &self.settings).await.map_err(no_answer)?.into_parts();
         let mut reader = ComparedBodyReader::default();
-        while let Some(piece) = content.next().await.map_err(no_answer)? {
-            reader.add(&piece, self.max_body_bytes);
+        if !is_head && is_without_end(&head.headers) {
+            reader.cut();
+        } else {
+            while let Some(piece) = content.next().await.map_err(no_answer)? {
+                self.read.fetch_add(piece.len() as u64, Relaxed);
+                reader.add(&piece, self.max_body_bytes);
+                if reader.length() > MAX_ANSWER_BYTES {
+                    reader.cut();
+                    break;
+                }
+            }
         }
         let field = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
             (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).trim().to_owned())
@@ -127,6 +147,13 @@ impl GatewayTarget {
         let fields = head.headers.iter().map(field).collect();
         Ok(RehearsedAnswer { status: head.status.as_u16(), fields, body: reader.end(), is_head })
     }
+}
+
+/// Whether content is a stream of events, or longer than what is read.
+fn is_without_end(fields: &HeaderMap) -> bool {
+    let text = |name| fields.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    text(CONTENT_TYPE).trim_start().to_ascii_lowercase().starts_with("text/event-stream")
+        || text(CONTENT_LENGTH).parse().is_ok_and(|length: u64| length > MAX_ANSWER_BYTES)
 }
 
 /// The first address that accepts a connection, or else the first one.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::answer::RehearsedAnswer;
 use crate::cause::DifferenceCause;
 use crate::compare::{DifferenceList, OwnNames, cookies, is_redirect, location};
-use crate::secrets::{MASK, is_secret};
+use crate::secrets::{MASK, is_secret, masked};
 
 /// Fields that concern one connection or say which program answered: they differ between any two gateways.
 const UNCOMPARED: [&str; 11] = [
@@ -101,8 +101,14 @@ fn field(name: &str, [old, new]: &[Vec<String>; 2], list: &mut DifferenceList) {
     {
         return;
     }
-    let told = |values: &[String]| if is_secret(name) { MASK.to_owned() } else { values.join(", ") };
+    let told = |values: &[String]| if is_secret(name) { MASK.to_owned() } else { masked(&values.join(", ")) };
     let (before, after) = (told(old), told(new));
+    // Clients refuse the answer or take one of the values.
+    let is_repeated = old.len().max(new.len()) > 1 && old.len() != new.len();
+    let is_single = matches!(
+        cause_of(name),
+        Some(DifferenceCause::Cors | DifferenceCause::Security | DifferenceCause::ContentType)
+    );
     let is_reordered = {
         let (mut old, mut new) = (old.clone(), new.clone());
         old.sort_unstable();
@@ -114,12 +120,13 @@ fn field(name: &str, [old, new]: &[Vec<String>; 2], list: &mut DifferenceList) {
     let change = match (old.is_empty(), new.is_empty()) {
         (false, true) => "missing",
         (true, false) => "added",
+        _ if is_repeated && is_single => "repeated",
         _ if is_reordered => return list.add(DifferenceCause::FieldOrder, name, before, after),
         _ => "",
     };
     match (cause_of(name), change) {
         (Some(DifferenceCause::Redirect), "") => {
-            let slash = location::is_apart_by_slash(&before, &after);
+            let slash = location::is_apart_by_slash(&old.join(", "), &new.join(", "));
             list.add(
                 if slash { DifferenceCause::TrailingSlash } else { DifferenceCause::Redirect },
                 name,

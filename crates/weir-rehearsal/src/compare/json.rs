@@ -1,20 +1,22 @@
 //! Values of JSON: which members differ, and where.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
-use crate::cause::DifferenceCause;
+use crate::cause::{DifferenceCause, DifferenceKey};
 use crate::compare::{DifferenceList, OwnNames, location};
-use crate::secrets::{MASK, is_secret};
+use crate::secrets::{MASK, is_secret, masked};
 
 /// How deep values are compared; below, they are equal or not.
 const MAX_DEPTH: usize = 32;
 
 pub(super) fn compare(old: &Value, new: &Value, names: [&OwnNames; 2], list: &mut DifferenceList) {
-    let before = list.0.len();
-    let mut walk = JsonWalk { names, list, path: String::from("$") };
+    let before = list.found.len();
+    let mut walk = JsonWalk { names, list, seen: HashSet::new(), path: String::from("$") };
     walk.values(old, new, 0);
     // The values are equal, but not the bytes.
-    if list.0.len() == before && old == new {
+    if list.found.len() == before && old == new {
         list.add(DifferenceCause::BodyWriting, "", "", "");
     }
 }
@@ -22,6 +24,7 @@ pub(super) fn compare(old: &Value, new: &Value, names: [&OwnNames; 2], list: &mu
 struct JsonWalk<'a> {
     names: [&'a OwnNames; 2],
     list: &'a mut DifferenceList,
+    seen: HashSet<DifferenceKey>,
     /// As `$.items[].name`: which item of a list it is does not count.
     path: String,
 }
@@ -71,12 +74,13 @@ impl JsonWalk<'_> {
     }
 
     fn is_secret(&self) -> bool {
-        is_secret(self.path.rsplit('.').next().unwrap_or_default().trim_end_matches("[]"))
+        self.path.split('.').any(|part| is_secret(part.trim_end_matches("[]")))
     }
 
     fn value(&mut self, old: &str, new: &str) {
-        let (old, new) = if self.is_secret() { (MASK, MASK) } else { (old, new) };
-        self.add(DifferenceCause::BodyValues, self.path.clone(), old, new);
+        let told = |text: &str| if self.is_secret() { MASK.to_owned() } else { masked(text) };
+        let (old, new) = (told(old), told(new));
+        self.add(DifferenceCause::BodyValues, self.path.clone(), &old, &new);
     }
 
     fn member(&mut self, change: &str, old: Option<&Value>, new: Option<&Value>) {
@@ -87,14 +91,14 @@ impl JsonWalk<'_> {
             // A whole list or object may have secrets further down.
             Some(Value::Object(_)) => "an object".to_owned(),
             Some(Value::Array(_)) => "a list".to_owned(),
-            Some(value) => value.to_string(),
+            Some(value) => masked(&value.to_string()),
         };
         self.add(DifferenceCause::BodyMembers, format!("{} {change}", self.path), &told(old), &told(new));
     }
 
     /// Once for each path: lists have the same difference in many items.
     fn add(&mut self, cause: DifferenceCause, subject: String, old: &str, new: &str) {
-        if !self.list.0.iter().any(|one| one.key.0 == cause && one.key.1 == subject) {
+        if self.list.has_room() && self.seen.insert((cause, subject.clone())) {
             self.list.add(cause, subject, old, new);
         }
     }

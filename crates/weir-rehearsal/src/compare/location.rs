@@ -19,7 +19,7 @@ pub(super) fn normalised(place: &str, names: &OwnNames) -> String {
     };
     let (authority, target) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     let target = if target.is_empty() { "/" } else { target };
-    if !is_own(authority, names) {
+    if !is_own(scheme, authority, names) {
         return format!("{scheme}://{}{target}", authority.to_ascii_lowercase());
     }
     match scheme.eq_ignore_ascii_case(names.scheme) {
@@ -29,14 +29,25 @@ pub(super) fn normalised(place: &str, names: &OwnNames) -> String {
     }
 }
 
-/// Whether a host, with or without a port, is the one that the request was sent to.
-fn is_own(authority: &str, names: &OwnNames) -> bool {
-    let name = |text: &str| match text.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name.to_ascii_lowercase(),
-        _ => text.to_ascii_lowercase(),
-    };
-    let host = name(authority);
-    host == name(&names.host) || host == name(&names.authority)
+/// Whether a host, with or without a port, is the one that the request was sent to. Another port of the same scheme is another server.
+fn is_own(scheme: &str, authority: &str, names: &OwnNames) -> bool {
+    let usual = if scheme.eq_ignore_ascii_case("https") { 443 } else { 80 };
+    let ((host, port), (sent, sent_port), (address, _)) =
+        (parts(authority), parts(&names.host), parts(&names.authority));
+    let is_same_scheme = scheme.eq_ignore_ascii_case(names.scheme);
+    if host.eq_ignore_ascii_case(sent) {
+        return !is_same_scheme
+            || port.is_none_or(|port| port == names.port || port == usual || Some(port) == sent_port);
+    }
+    host.eq_ignore_ascii_case(address) && (!is_same_scheme || port.unwrap_or(usual) == names.port)
+}
+
+/// Host and port.
+fn parts(authority: &str) -> (&str, Option<u16>) {
+    match authority.rsplit_once(':').map(|(host, port)| (host, port.parse())) {
+        Some((host, Ok(port))) => (host, Some(port)),
+        _ => (authority, None),
+    }
 }
 
 /// Whether two paths are the same but for the last slash.
@@ -51,8 +62,22 @@ pub(super) fn without_address<'t>(text: &'t str, names: &OwnNames) -> std::borro
     for address in [names.authority.as_str(), of_port.as_str()] {
         // A name alone may be anything; with its port it is an address.
         if address.contains(':') && told.contains(address) {
-            told = told.replace(address, GATEWAY).into();
+            told = replaced(&told, address).into();
         }
     }
     told
+}
+
+/// Replaces an address where it is not a part of a longer one.
+fn replaced(text: &str, address: &str) -> String {
+    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(at) = rest.find(address) {
+        let (before, after) = (&rest[..at], &rest[at + address.len()..]);
+        out.push_str(before);
+        let begins = !out.ends_with(|char: char| char.is_ascii_alphanumeric() || ".-_".contains(char));
+        let ends = !after.starts_with(|char: char| char.is_ascii_digit());
+        out.push_str(if begins && ends { GATEWAY } else { address });
+        rest = after;
+    }
+    out + rest
 }

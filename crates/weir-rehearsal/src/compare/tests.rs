@@ -11,7 +11,7 @@ fn found(old: RehearsedAnswer, new: RehearsedAnswer) -> Vec<(&'static str, Strin
     let names = [names(80), names(9080)];
     let old = ComparedAnswer { outcome: &old, names: &names[0] };
     let new = ComparedAnswer { outcome: &new, names: &names[1] };
-    differences(old, new, "/a", 1 << 20).into_iter().map(|one| (one.key.0.name(), one.key.1)).collect()
+    differences(old, new, "/a", 1 << 20).found.into_iter().map(|one| (one.key.0.name(), one.key.1)).collect()
 }
 
 fn of_fields(old: &[(&str, &str)], new: &[(&str, &str)]) -> Vec<(&'static str, String)> {
@@ -40,6 +40,13 @@ fn fields_are_compared_without_case_and_connection() {
     assert_eq!(of_fields(&[("x-a", "1"), ("x-a", "2")], &[("x-a", "2"), ("x-a", "1")]), one("field-order", "x-a"));
     assert_eq!(of_fields(&[("link", "a"), ("link", "b")], &[("link", "a, b")]), one("field-order", "link"));
     assert_eq!(of_fields(&[("x-a", "1")], &[("x-a", "1"), ("x-a", "1")]), one("field-order", "x-a"));
+    for (name, cause) in [
+        ("access-control-allow-origin", "cors"),
+        ("x-frame-options", "security-fields"),
+        ("content-type", "content-type"),
+    ] {
+        assert_eq!(of_fields(&[(name, "a")], &[(name, "a"), (name, "a")]), one(cause, &format!("{name} repeated")));
+    }
 }
 
 #[test]
@@ -75,6 +82,8 @@ fn redirects_are_compared_as_urls() {
     assert_eq!(of("http://shop.example:80/next", "http://shop.example:9080/next"), []);
     assert_eq!(of("https://shop.example/next", "https://shop.example:9443/next"), []);
     assert_eq!(of("https://shop.example/next", "/next"), one("redirect", "location"));
+    assert_eq!(of("/next", "http://shop.example:8000/next"), one("redirect", "location"));
+    assert_eq!(of("/next", "http://10.0.0.1:90801/next"), one("redirect", "location"));
     assert_eq!(of("https://other.example/", "/"), one("redirect", "location"));
     assert_eq!(of("/next", "/next/"), one("trailing-slash", "location"));
     let slash = found(answer_of(301, &[("location", "http://shop.example/a/")], b""), answer_of(404, &[], b""));
@@ -91,6 +100,11 @@ fn cookies_are_compared_by_name_and_attribute() {
     assert_eq!(of("a=1; Secure", "a=1"), one("cookie-attributes", "a secure"));
     assert_eq!(of("a=1; SameSite=Lax", "a=1; SameSite=Strict"), one("cookie-attributes", "a samesite"));
     assert_eq!(of("a=1", "a=2"), one("cookie", "a value"));
+    for past in ["Thu, 01-Jan-1970 00:00:01 GMT", "Thu, 01 Jan 1970 00:00:00 GMT"] {
+        assert_eq!(of("a=1; Expires=Mon", &format!("a=1; Expires={past}")), one("cookie-attributes", "a expires"));
+    }
+    let of_two = of_fields(&[("set-cookie", "a=1"), ("set-cookie", "a=2")], &[("set-cookie", "a=2")]);
+    assert_eq!(of_two, [("cookie", "a value".to_owned()), ("cookie", "a (2) missing".to_owned())]);
     assert_eq!(of_fields(&[], &[("set-cookie", "b=1")]), one("cookie", "b added"));
     assert_eq!(of_fields(&[("set-cookie", "b=1")], &[]), one("cookie", "b missing"));
 }
@@ -112,12 +126,16 @@ fn values_of_json_are_compared_by_path() {
 #[test]
 fn texts_are_compared_word_by_word() {
     let of = of_bodies;
-    assert_eq!(of("made at 12:01 by a", "made at 12:02 by a"), one("body-text", "after `12`"));
-    assert_eq!(of("made by a", "made by a b c"), one("body-text", "after `a`"));
-    assert_eq!(of("x a", "y a"), one("body-text", "at the beginning"));
+    assert_eq!(of("made at 12:01 by a", "made at 12:02 by a"), one("body-text", "after `made at`, before `by a`"));
+    assert_eq!(of("made by a", "made by a b c"), one("body-text", "after `by a`"));
+    assert_eq!(of("x a", "y a"), one("body-text", "before `a`"));
     assert_eq!(of("a  b", "a b"), one("body-text", "white space"));
     assert_eq!(of("1 a 2 b 3", "4 a 5 b 6").len(), 3);
+    // The words before are the same in both places.
+    assert_ne!(of("sum 1 net, sum 7 all", "sum 2 net, sum 7 all"), of("sum 1 net, sum 7 all", "sum 1 net, sum 8 all"));
     assert_eq!(of("see http://10.0.0.1:80/x", "see http://10.0.0.1:9080/x"), []);
+    assert_eq!(of("see http://10.0.0.1:8080/x", "see http://10.0.0.1:90809/x").len(), 1);
+    assert_eq!(of("see http://110.0.0.1:80/x", "see http://10.0.0.1:9080/x").len(), 1);
     assert_eq!(of("\0\u{1}", "\0\u{2}"), one("body-bytes", ""));
     assert_eq!(of("a", ""), one("body-missing", "in the new answer"));
     assert_eq!(of("", "a"), one("body-missing", "in the old answer"));
@@ -137,6 +155,24 @@ fn compressed_bodies_are_compared_by_their_content() {
         one("content-encoding", "content-encoding missing")
     );
     assert_eq!(found(coded("one two"), coded("one three")), one("body-text", "after `one`"));
+
+    let outcome = |coding: &str, body: &[u8]| Ok(answer_of(200, &[("content-encoding", coding)], body));
+    let compared = |old: AnswerOutcome, new: AnswerOutcome, max: usize| {
+        let names = names(80);
+        let [old, new] = [&old, &new].map(|outcome| ComparedAnswer { outcome, names: &names });
+        let list = differences(old, new, "/a", max);
+        let found: Vec<_> = list.found.into_iter().map(|one| (one.key.0.name(), one.key.1)).collect();
+        (found, list.is_body_uncompared)
+    };
+    let whole = gzip("one two three");
+    // What one gateway broke is a difference; what cannot be read on both sides is told as such.
+    let broken = &whole[..whole.len() - 9];
+    assert_eq!(compared(outcome("gzip", &whole), outcome("gzip", broken), 100), (one("body-bytes", "decoded"), false));
+    assert_eq!(compared(outcome("gzip", b"a"), outcome("gzip", b"b"), 100), (Vec::new(), true));
+    assert_eq!(compared(outcome("zstd", b"a"), outcome("zstd", b"b"), 100), (Vec::new(), true));
+    assert_eq!(compared(outcome("zstd", b"a"), outcome("zstd", b"a"), 100), (Vec::new(), false));
+    let large = gzip(&"a".repeat(200));
+    assert_eq!(compared(outcome("gzip", &large), outcome("gzip", &whole), 100), (one("body-bytes", "decoded"), false));
 }
 
 #[test]
@@ -173,8 +209,8 @@ fn answers_that_are_missing_have_the_cause_of_their_absence() {
     ] {
         let new = Err(missing);
         let [old, new] = [&old, &new].map(|outcome| ComparedAnswer { outcome, names: &names });
-        assert_eq!(differences(old, new, "/", 10)[0].key.0, cause);
-        assert_eq!(differences(new, old, "/", 10), []);
+        assert_eq!(differences(old, new, "/", 10).found[0].key.0, cause);
+        assert_eq!(differences(new, old, "/", 10).found, []);
     }
 }
 
@@ -184,10 +220,35 @@ fn values_of_secrets_are_not_told() {
     let old = Ok(answer_of(200, &[("set-cookie", "sid=abc"), ("x-auth-token", "abc")], br#"{"access_token":"abc"}"#));
     let new = Ok(answer_of(200, &[("set-cookie", "sid=xyz"), ("x-auth-token", "xyz")], br#"{"access_token":"xyz"}"#));
     let [old, new] = [&old, &new].map(|outcome| ComparedAnswer { outcome, names: &names });
-    let told = differences(old, new, "/", 100);
+    let told = differences(old, new, "/", 100).found;
     assert_eq!(told.len(), 3);
     assert!(
         told.iter().all(|one| !format!("{one:?}").contains("abc") && !format!("{one:?}").contains("xyz")),
         "{told:?}"
     );
+}
+
+#[test]
+fn secrets_in_addresses_and_further_up_are_not_told() {
+    let names = names(80);
+    let place = |secret: &str| format!("https://id.example/cb?code={secret}&a=1");
+    for (old, new) in [
+        (answer_of(302, &[("location", &place("abc"))], b""), answer_of(302, &[("location", &place("xyz"))], b"")),
+        (answer_of(302, &[("location", &place("abc"))], b""), answer_of(307, &[("location", &place("xyz"))], b"")),
+        (answer_of(200, &[], br#"{"next":"/a?sid=abc"}"#), answer_of(200, &[], br#"{"next":"/a?sid=xyz"}"#)),
+        (answer_of(200, &[], br#"{"tokens":{"a":"abc"}}"#), answer_of(200, &[], br#"{"tokens":{"a":"xyz"}}"#)),
+        (answer_of(200, &[], b"the token: abc"), answer_of(200, &[], b"the token: xyz")),
+    ] {
+        let (old, new) = (Ok(old), Ok(new));
+        let [old, new] = [&old, &new].map(|outcome| ComparedAnswer { outcome, names: &names });
+        let told = format!("{:?}", differences(old, new, "/", 100).found);
+        assert!(told.len() > 2 && !told.contains("abc") && !told.contains("xyz"), "{told}");
+    }
+}
+
+#[test]
+fn subjects_are_short_and_still_tell_apart() {
+    let of = |name: &str| short_subject(&format!("$.{}{name}", "a".repeat(MAX_SUBJECT_BYTES)));
+    assert!(of("x").len() < MAX_SUBJECT_BYTES + 20);
+    assert_ne!(of("x"), of("y"));
 }

@@ -29,6 +29,25 @@ const UNSENT: [&str; 11] = [
     "http2-settings",
 ];
 
+/// Fields about the client that proxies add: a gateway that trusts the sender would take the address in them for the client's.
+const OF_CLIENT: [&str; 8] = [
+    "forwarded",
+    "x-real-ip",
+    "x-client-ip",
+    "true-client-ip",
+    "cf-connecting-ip",
+    "x-cluster-client-ip",
+    "x-original-url",
+    "x-rewrite-url",
+];
+
+fn is_unsent(name: &str) -> bool {
+    UNSENT.contains(&name)
+        || OF_CLIENT.contains(&name)
+        || name.starts_with("x-forwarded-")
+        || name.starts_with("x-envoy-")
+}
+
 #[derive(Debug)]
 pub(super) struct ReplayedRequest {
     pub(super) method: Method,
@@ -49,8 +68,7 @@ impl ReplayedRequest {
         for (name, value) in recorded.fields {
             let is_credential = is_secret(&name);
             // Records of Weir have secrets masked already.
-            let is_sent =
-                !UNSENT.contains(&name.as_str()) && (!is_credential || plan.with_credentials && value != MASK);
+            let is_sent = !is_unsent(&name) && (!is_credential || plan.with_credentials && value != MASK);
             if let (true, Ok(name), Ok(value)) = (is_sent, name.parse::<HeaderName>(), value.parse::<HeaderValue>()) {
                 fields.append(name, value);
             }
@@ -58,7 +76,9 @@ impl ReplayedRequest {
         for (name, _) in &plan.fields {
             fields.remove(name);
         }
-        fields.extend(plan.fields.iter().map(|(name, value)| (Some(name.clone()), value.clone())));
+        for (name, value) in &plan.fields {
+            fields.append(name.clone(), value.clone());
+        }
         fields.insert(HOST, host.parse().ok()?);
         Some(ReplayedRequest {
             method,
@@ -122,9 +142,25 @@ mod tests {
             host: None,
             fields: vec![(HeaderName::from_static("x-test"), HeaderValue::from_static("yes"))],
             with_credentials,
+            with_refused: false,
+            excluded: Vec::new(),
             ignored: Vec::new(),
             max_body_bytes: 10,
         }
+    }
+
+    #[test]
+    fn fields_about_the_client_are_not_sent_and_given_ones_all() {
+        let mut plan = plan(false);
+        plan.fields.push((HeaderName::from_static("x-test"), HeaderValue::from_static("also")));
+        let mut recorded = recorded();
+        for name in ["x-forwarded-for", "X-Forwarded-Host", "forwarded", "x-real-ip"] {
+            recorded.fields.push((name.to_ascii_lowercase(), "10.0.0.1".to_owned()));
+        }
+        let request = ReplayedRequest::of(recorded, &plan, "a").expect("it can be sent");
+        let given: Vec<_> = request.fields.get_all("x-test").iter().collect();
+        assert_eq!(given, ["yes", "also"]);
+        assert_eq!(request.fields.len(), 4, "{:?}", request.fields);
     }
 
     fn recorded() -> RecordedRequest {

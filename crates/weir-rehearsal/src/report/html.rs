@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{CauseReport, RehearsalReport, SubjectReport, counted};
+use super::{CauseReport, RehearsalReport, SubjectReport, counted, visible};
 
 pub(super) fn html(report: &RehearsalReport, style: &str, compared: &[(&str, String)]) -> String {
     let mut page = format!(
@@ -30,7 +30,12 @@ pub(super) fn html(report: &RehearsalReport, style: &str, compared: &[(&str, Str
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;").replace('\'', "&#39;")
+    visible(text)
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+        .replace('\'', "&#39;")
 }
 
 fn facts(report: &RehearsalReport, compared: &[(&str, String)], page: &mut String) {
@@ -38,7 +43,7 @@ fn facts(report: &RehearsalReport, compared: &[(&str, String)], page: &mut Strin
     let own = [
         ("Requests", report.account().join(", ")),
         ("Mean time of an answer", format!("old {old:.1} ms, new {new:.1} ms")),
-        ("Lines that were not read", report.problems.join("; ")),
+        ("Problems", report.problems.join("; ")),
     ];
     page.push_str("<dl class=\"facts\">");
     for (name, value) in compared.iter().chain(&own).filter(|(_, value)| !value.is_empty()) {

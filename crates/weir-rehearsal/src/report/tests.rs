@@ -79,3 +79,35 @@ fn shares_of_differences_are_compared_with_a_limit() {
     let alike = RehearsalReport::of(RehearsalFindings::default(), &mut |_| None);
     assert!(!alike.differs_by_more_than(0.0) && alike.text().starts_with("No request was compared."));
 }
+
+#[test]
+fn texts_of_logs_cannot_steer_a_terminal() {
+    let mut findings = findings();
+    let hostile = "a\u{1b}]0;x\u{7}\u{9b}31m\u{202e}\r";
+    findings.problems.push(hostile.to_owned());
+    findings.stopped = Some(hostile.to_owned());
+    let found = AnswerDifference {
+        key: (DifferenceCause::FieldAdded, hostile.to_owned()),
+        old: hostile.to_owned(),
+        new: String::new(),
+    };
+    findings.add(hostile, vec![found], true, || ExampleRequest {
+        method: hostile.to_owned(),
+        host: hostile.to_owned(),
+        target: hostile.to_owned(),
+        fields: Vec::new(),
+        client: None,
+    });
+    findings.learn(hostile, [(DifferenceCause::BodyText, hostile.to_owned())]);
+    let report = RehearsalReport::of(findings, &mut |_| Some(hostile.to_owned()));
+    let is_steering = |char: char| is_hidden(char) && char != '\n';
+    assert!(!report.text().contains(is_steering), "{:?}", report.text());
+    assert!(!report.html("", &[("Log", hostile.to_owned())]).contains(is_steering));
+}
+
+#[test]
+fn few_compared_requests_are_told() {
+    let totals = RehearsalTotals { sent: 10, compared: 8, ..RehearsalTotals::default() };
+    let report = RehearsalReport::of(RehearsalFindings { totals, ..RehearsalFindings::default() }, &mut |_| None);
+    assert!(report.compares_too_few() && report.text().contains("only 8 of 10 were compared"), "{}", report.text());
+}

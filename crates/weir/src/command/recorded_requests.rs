@@ -106,7 +106,7 @@ mod tests {
     fn reading_stops_at_the_limit_of_requests() {
         let directory = weir_testkit::TempDir::new();
         let lines: String = (0..=MOST_REQUESTS).map(|number| format!("GET /{number}\n")).collect();
-        let file = directory.write("list", &format!("{lines}not a request\n"));
+        let file = directory.write("list", format!("{lines}not a request\n"));
         let problem = read(&file).expect_err("it has too many");
         assert!(problem.contains("more than 10000 different requests"), "{problem}");
     }

@@ -7,11 +7,12 @@ mod routes;
 use std::fs;
 use std::future;
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use weir_rehearsal::report::is_hidden;
 use weir_rehearsal::{GatewayTarget, Rehearsal, RehearsalFindings, RehearsalReport, RehearsalTotals, TargetSettings};
 
 use self::lines::LinesAhead;
@@ -38,8 +39,8 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// requests of the log per second at most, unless options say otherwise. It ends early if more than 10 of the last 50 answers of the old
 /// gateway are 5xx, 429 or missing where the log has another status.
 ///
-/// Exits with 0 if all answers are alike, with 1 if there are differences, with 2 if an option or the log is not usable, and with 5 if it
-/// ended early or no request was compared.
+/// Exits with 0 if all answers are alike, with 1 if there are differences or less than 90 % of the sent requests could be compared, with 2 if
+/// an option or the log is not usable, and with 5 if it ended early or no request was compared.
 #[derive(Debug, Args)]
 pub(crate) struct RehearseCommand {
     /// The log; `-` is standard input. Can be given several times.
@@ -59,7 +60,7 @@ pub(crate) struct RehearseCommand {
     /// A PEM file with the CA certificates that the gateways' certificates are verified with.
     #[arg(long, alias = "cacert", value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Does not verify the gateways' certificates.
+    /// Does not verify the gateways' certificates. That of an Admin API still is.
     #[arg(long)]
     insecure: bool,
     /// How long to wait for each answer, in seconds.
@@ -69,6 +70,12 @@ pub(crate) struct RehearseCommand {
     /// route the requests take.
     #[arg(long, value_name = "FILE|URL")]
     explain: Option<PathBuf>,
+    /// A PEM file with the CA certificates that the certificate of the Admin API of `--explain` is verified with.
+    #[arg(long, value_name = "FILE")]
+    admin_ca: Option<PathBuf>,
+    /// Does not verify the certificate of the Admin API, which then may be read and changed on the way with the key.
+    #[arg(long)]
+    admin_insecure: bool,
     /// Writes the report to this file, as a page for browsers.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -89,31 +96,48 @@ impl RehearseCommand {
     }
 
     /// # Errors
-    /// What is wrong with an option or the log: then there is no result.
+    /// What is wrong with an option or the log: then nothing was sent.
     fn rehearse(self) -> Result<ExitCode, String> {
-        let routes = self.explain.as_deref().map(|source| ExplainedRoutes::open(source, &self)).transpose()?;
         let [old, new] = [&self.old, &self.new].map(|url| self.target(url));
         let rehearsal = Rehearsal { plan: self.replay.plan()?, old: old?, new: new? };
-        let findings = self.run(&rehearsal)?;
+        let lines = LinesAhead::read(&self.logs)?;
+        let routes = self.explain.as_deref().map(|source| ExplainedRoutes::open(source, &self)).transpose()?;
+        self.html.as_deref().map(writable).transpose()?;
+        let (findings, mut faults) = run(&rehearsal, lines)?;
         let new = (rehearsal.new.is_https(), rehearsal.new.port());
-        let report = match routes {
-            None => RehearsalReport::of(findings, &mut |_| None),
-            Some(routes) => routes.report(findings, new)?,
+        let (report, fault) = match routes {
+            None => (RehearsalReport::of(findings, &mut |_| None), None),
+            Some(routes) => routes.report(findings, new),
         };
+        faults.extend(fault);
+        // What was found is told, whatever goes wrong after it.
+        let printed = say::print(self.told(&report)?.as_bytes());
         if let Some(file) = &self.html {
             let page = report.html(weir_bench::report::STYLE, &self.compared());
-            fs::write(file, page).map_err(|error| format!("{} cannot be written: {error}", file.display()))?;
+            faults.extend(fs::write(file, page).err().map(|error| unwritable(file, &error)));
         }
-        let told = match self.json {
-            true => serde_json::to_string_pretty(&report).map_err(|error| error.to_string())? + "\n",
-            false => report.text(),
-        };
-        let printed = say::print(told.as_bytes());
+        if !faults.is_empty() {
+            return Err(faults.join("\n"));
+        }
         Ok(match report.differs_by_more_than(self.tolerate) {
             true => ExitFailure::Configuration.into(),
             false if report.stopped.is_some() || report.totals.compared == 0 => ExitFailure::Refused.into(),
+            false if report.compares_too_few() => ExitFailure::Configuration.into(),
             false => printed,
         })
+    }
+
+    fn told(&self, report: &RehearsalReport) -> Result<String, String> {
+        if !self.json {
+            return Ok(report.text());
+        }
+        let json = serde_json::to_string_pretty(report).map_err(|error| error.to_string())?;
+        // Outside its texts, JSON has no such characters but the ends of lines.
+        let told = |char: char| match is_hidden(char) && char != '\n' {
+            true => format!("\\u{:04x}", u32::from(char)),
+            false => char.to_string(),
+        };
+        Ok(json.chars().map(told).collect::<String>() + "\n")
     }
 
     fn target(&self, url: &str) -> Result<GatewayTarget, String> {
@@ -129,22 +153,33 @@ impl RehearseCommand {
         )
     }
 
-    fn run(&self, rehearsal: &Rehearsal) -> Result<RehearsalFindings, String> {
-        let LinesAhead { lines, fault } = LinesAhead::read(&self.logs)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| format!("the async runtime cannot be started: {error}"))?;
-        let findings = runtime.block_on(rehearsal.run(lines, interrupted(), progress()));
-        match fault.get() {
-            Some(problem) => Err(problem.clone()),
-            None => Ok(findings),
-        }
-    }
-
     /// What the report says about itself.
     fn compared(&self) -> Vec<(&'static str, String)> {
         let logs: Vec<String> = self.logs.iter().map(|log| log.display().to_string()).collect();
         vec![("Log", logs.join(", ")), ("Old gateway", self.old.clone()), ("New gateway", self.new.clone())]
     }
+}
+
+/// The findings, and why they may not be complete.
+fn run(
+    rehearsal: &Rehearsal,
+    LinesAhead { lines, fault }: LinesAhead,
+) -> Result<(RehearsalFindings, Vec<String>), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("the async runtime cannot be started: {error}"))?;
+    let findings = runtime.block_on(rehearsal.run(lines, interrupted(), progress()));
+    Ok((findings, fault.get().cloned().into_iter().collect()))
+}
+
+/// # Errors
+/// The report could not be written to this file. What the file has stays.
+fn writable(file: &Path) -> Result<(), String> {
+    let opened = fs::OpenOptions::new().write(true).create(true).truncate(false).open(file);
+    opened.map(|_| ()).map_err(|error| unwritable(file, &error))
+}
+
+fn unwritable(file: &Path, error: &io::Error) -> String {
+    format!("{} cannot be written: {error}", file.display())
 }
 
 /// Ready when the user has enough.

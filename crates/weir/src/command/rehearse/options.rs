@@ -18,11 +18,11 @@ pub(super) struct ReplayOptions {
     #[arg(long, value_name = "METHODS", value_delimiter = ',', default_values = SAFE_METHODS)]
     methods: Vec<String>,
     /// Sends requests of all methods, such as POST and DELETE: each changes data behind both gateways. Those that are not safe are sent
-    /// once to each.
+    /// once to each, and of their answers only status, type and structure are compared, since it is not known which values vary.
     #[arg(long = "unsafe", conflicts_with = "methods")]
     all_methods: bool,
-    /// When requests are sent: at a rate, such as `20/s`; with the pauses of the log (`recorded`); or as fast as they are answered (`none`).
-    /// Each request of the log is two for the old gateway, or up to six if there are differences.
+    /// When requests are sent: at a rate, such as `20/s`; with the pauses of the log, but at most 100 per second, and 20 where the log has
+    /// no times (`recorded`); or as fast as they are answered (`none`). Each request of the log is two for the old gateway, or up to six if there are differences.
     #[arg(long, value_name = "PACE", default_value = "20/s")]
     pace: Pace,
     /// How many times faster than the log, with `--pace recorded`.
@@ -47,9 +47,17 @@ pub(super) struct ReplayOptions {
     /// A header field that is added to each request, as `Name: value`. Can be given several times.
     #[arg(short = 'H', long = "header", value_name = "FIELD", value_parser = field)]
     headers: Vec<(HeaderName, HeaderValue)>,
-    /// Sends credentials that the log has, such as `Authorization` and `Cookie` of an HTTP archive.
+    /// Sends credentials that the log has, such as `Authorization` and `Cookie` of an HTTP archive, and requests whose query has a
+    /// secret, such as `access_token`.
     #[arg(long)]
     with_credentials: bool,
+    /// Sends also requests that the log shows as refused (400, 401, 403, 405, 407, 421, 429, and 444 and 495 to 497 of nginx): they may be
+    /// attacks that are let through from here.
+    #[arg(long)]
+    with_refused: bool,
+    /// Paths that are not sent, as `/logout` or `/admin/*`: `*` stands for any text. Can be given several times.
+    #[arg(long, value_name = "PATTERN", value_parser = pattern)]
+    exclude: Vec<String>,
     /// The most bytes of a body that are compared by content. Of larger ones, length and hash are compared.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = clap::value_parser!(u64).range(0..=MOST_BODY_BYTES))]
     max_body: u64,
@@ -87,6 +95,8 @@ impl ReplayOptions {
             host: self.host.clone(),
             fields: self.headers.clone(),
             with_credentials: self.with_credentials,
+            with_refused: self.with_refused,
+            excluded: self.exclude.clone(),
             ignored: self.ignore.clone(),
             max_body_bytes: self.max_body_bytes(),
         })
@@ -143,7 +153,18 @@ fn sample(text: &str) -> Result<u64, String> {
 fn field(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     const FORM: &str = "write it as `Name: value`";
     let (name, value) = text.split_once(':').ok_or(FORM)?;
-    Ok((name.trim().parse().map_err(|_| FORM)?, value.trim().parse().map_err(|_| FORM)?))
+    let name: HeaderName = name.trim().parse().map_err(|_| FORM)?;
+    if name == http::header::HOST {
+        return Err("the host is given with `--host`".to_owned());
+    }
+    Ok((name, value.trim().parse().map_err(|_| FORM)?))
+}
+
+fn pattern(text: &str) -> Result<String, String> {
+    match text.starts_with(['/', '*']) && !text.contains('?') {
+        true => Ok(text.to_owned()),
+        false => Err("write a path without its query, such as `/logout` or `/admin/*`".to_owned()),
+    }
 }
 
 fn ignored(text: &str) -> Result<(DifferenceCause, String), String> {
@@ -167,6 +188,8 @@ mod tests {
         assert!(percent("101").is_err() && percent("NaN").is_err() && speed("0").is_err());
         assert_eq!(ignored("field-added: X-Weir"), Ok((DifferenceCause::FieldAdded, "x-weir".to_owned())));
         assert!(ignored("fields").is_err_and(|problem| problem.contains("field-added")));
+        assert!(field("host: a").is_err_and(|problem| problem.contains("`--host`")));
+        assert!(pattern("/a*").is_ok() && pattern("a").is_err() && pattern("/a?b").is_err());
         assert!(field("X-A").is_err() && field("X A: b").is_err() && field("X-A: b").is_ok());
     }
 

@@ -30,8 +30,18 @@ impl ExplainedRoutes {
     /// The file is not valid, or there is no key for the node.
     pub(super) fn open(source: &Path, options: &RehearseCommand) -> Result<ExplainedRoutes, String> {
         if let Some(server) = running::server(source) {
-            let access = AdminAccess::with_key_of_environment(options.ca.clone(), options.insecure, options.timeout);
+            let access =
+                AdminAccess::with_key_of_environment(options.admin_ca.clone(), options.admin_insecure, options.timeout);
             let node = AdminClient::at(server, "`--explain`", &access).map_err(|cause| cause.problem)?;
+            let first = RequestDescription {
+                method: "GET".to_owned(),
+                url: "http://localhost/".to_owned(),
+                headers: Vec::new(),
+                from: IpAddr::V4(Ipv4Addr::LOCALHOST),
+                server_name: None,
+            };
+            // A node that cannot be asked is told before requests are sent for nothing.
+            running::explanation_of(&node, &first, serde_json::Map::new()).map_err(|cause| cause.problem)?;
             return Ok(ExplainedRoutes::Node(Box::new(node)));
         }
         let told = |faults: Vec<weir_control::Diagnostic>| {
@@ -42,21 +52,18 @@ impl ExplainedRoutes {
         Ok(ExplainedRoutes::File(Box::new(document)))
     }
 
-    /// The report with the routes of its examples. `new` is whether the new gateway is asked over TLS, and its port.
-    ///
-    /// # Errors
-    /// The node cannot be reached, or refuses the key.
-    pub(super) fn report(self, findings: RehearsalFindings, new: (bool, u16)) -> Result<RehearsalReport, String> {
+    /// The report with the routes of its examples, and why some have none. `new` is whether the new gateway is asked over TLS, and its
+    /// port.
+    pub(super) fn report(self, findings: RehearsalFindings, new: (bool, u16)) -> (RehearsalReport, Option<String>) {
         let mut known: HashMap<String, Option<String>> = HashMap::new();
         let mut fault = None;
         let asked: AskedRoute<'_> = match &self {
-            ExplainedRoutes::File(document) => {
-                let routing = DocumentRouting::of(document, &PLUGINS);
-                let routing = routing.map_err(|_| "the configuration file is not valid".to_owned())?;
-                Box::new(move |question| {
+            ExplainedRoutes::File(document) => match DocumentRouting::of(document, &PLUGINS) {
+                Ok(routing) => Box::new(move |question| {
                     Ok(routing.outcome(question).ok().map(|outcome| told(outcome.route.as_deref())))
-                })
-            }
+                }),
+                Err(_) => Box::new(|_| Err("the configuration file is not valid".to_owned())),
+            },
             ExplainedRoutes::Node(node) => Box::new(|question| {
                 let fields = running::fields(&question.headers)?;
                 let explanation = running::explanation_of(node, question, fields).map_err(|cause| cause.problem)?;
@@ -77,10 +84,7 @@ impl ExplainedRoutes {
             };
             known.entry(name).or_insert_with(ask).clone()
         });
-        match fault {
-            Some(problem) => Err(problem),
-            None => Ok(report),
-        }
+        (report, fault)
     }
 }
 
