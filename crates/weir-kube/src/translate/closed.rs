@@ -8,6 +8,9 @@ use crate::translation::ResourceList;
 /// What a route does, unlike which requests it is for.
 const ACTIONS: [&str; 6] = ["upstream_id", "upstream", "service_id", "plugin_config_id", "plugins", "timeout"];
 
+/// Which handshakes a certificate is for.
+const KEPT_OF_SSL: [&str; 3] = ["sni", "snis", "listeners"];
+
 /// What is served in place of a resource.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SubstituteResource {
@@ -18,10 +21,19 @@ pub enum SubstituteResource {
     Other(Value),
 }
 
-/// What is served in place of a resource that the node cannot serve. A route answers with 503, and a stream route resets connections:
-/// their requests must not go to a wider route, nor to where they went before a policy was added or changed.
+/// What is served in place of a resource that the node cannot serve. A route answers with 503, a stream route resets
+/// connections, and a certificate that asks clients for theirs refuses handshakes: their requests must not go to a wider route, nor to where they went before a policy was added or changed.
 pub fn substitute(kind: ResourceList, id: &str, value: &Value) -> SubstituteResource {
     let nowhere = match kind {
+        // The last one may have let clients in without certificates, or there was none, and the name has one by a wider name.
+        ResourceList::Ssls if !value["client"].is_null() => {
+            let mut refusing = value.clone();
+            if let Some(members) = refusing.as_object_mut() {
+                members.retain(|name, _| KEPT_OF_SSL.contains(&&**name));
+                members.insert("reject_handshake".to_owned(), true.into());
+            }
+            return SubstituteResource::Other(refusing);
+        }
         ResourceList::Routes => ("plugins", json!({})),
         ResourceList::StreamRoutes => {
             let scheme = if id.starts_with(&prefix(Kind::UDPRoute)) { "udp" } else { "tcp" };
@@ -66,6 +78,16 @@ mod tests {
             substitute(ResourceList::Routes, "httproute_shop_orders_0_0", &written),
             SubstituteResource::Other(closed)
         );
+    }
+
+    #[test]
+    fn certificates_that_ask_clients_for_theirs_refuse_handshakes() {
+        let written = json!({ "snis": ["a.example"], "listeners": ["l"], "cert": "c", "key": "k" });
+        assert_eq!(substitute(ResourceList::Ssls, "s", &written), SubstituteResource::Last);
+        let mut asking = written;
+        asking["client"] = json!({ "ca": "a" });
+        let refusing = json!({ "snis": ["a.example"], "listeners": ["l"], "reject_handshake": true });
+        assert_eq!(substitute(ResourceList::Ssls, "s", &asking), SubstituteResource::Other(refusing));
     }
 
     #[test]
