@@ -26,6 +26,7 @@ use self::class::is_ours;
 use self::outcomes::ApisixOutcome;
 use self::plugin_configs::PluginConfigs;
 use self::plugins::{CheckedPlugins, PluginChecker};
+pub(super) use self::tls::demanding;
 use super::backends::ServiceBackends;
 use super::expressions::Expressions;
 use super::grants::Grants;
@@ -91,9 +92,15 @@ fn own<'a, T: KubeObject>(
     objects: &'a Objects<T>,
     class: impl Fn(&T) -> &str,
 ) -> Vec<&'a T> {
-    let is_own = |object: &&T| {
-        object.metadata().deletion_timestamp.is_none() && is_ours(class(object), context.world, context.options)
-    };
+    of_class((context.world, context.options), objects, class)
+}
+
+fn of_class<'a, T: KubeObject>(
+    (world, options): (&World, &KubeOptions),
+    objects: &'a Objects<T>,
+    class: impl Fn(&T) -> &str,
+) -> Vec<&'a T> {
+    let is_own = |object: &&T| object.metadata().deletion_timestamp.is_none() && is_ours(class(object), world, options);
     let mut found: Vec<&T> = objects.values().map(|object| &**object).filter(is_own).collect();
     found.sort_by(|one, other| super::precedence::precedence(one.metadata(), other.metadata()));
     found

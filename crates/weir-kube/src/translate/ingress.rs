@@ -42,8 +42,15 @@ pub(super) struct TranslatedIngresses {
 impl TranslatedIngresses {
     /// Whether changes concern any of them.
     pub(super) fn is_stale(&self, world: &World, changes: &WorldChanges) -> bool {
-        const KINDS: [Kind; 6] =
-            [Kind::Ingress, Kind::IngressClass, Kind::Secret, Kind::ConfigMap, Kind::WeirPolicy, Kind::HTTPRoutePolicy];
+        const KINDS: [Kind; 7] = [
+            Kind::Ingress,
+            Kind::IngressClass,
+            Kind::Secret,
+            Kind::ConfigMap,
+            Kind::WeirPolicy,
+            Kind::HTTPRoutePolicy,
+            Kind::ApisixTls,
+        ];
         self.made.is_stale(world, changes, &KINDS)
     }
 
@@ -89,7 +96,7 @@ fn translate(
 ) {
     let all = claimed::all(world, options, translation);
     let sites = sites::collect(&all, translation);
-    let tls = certificates::add(&all, &sites, world, translation);
+    let tls = certificates::add(&all, &sites, (world, options), translation);
     let policy_sets = &mut BTreeSet::new();
     let default = all.iter().filter(|claimed| has_default(claimed));
     let default = default.filter_map(|claimed| Some((claimed, claimed.ingress.spec.default_backend.as_ref()?))).next();

@@ -73,7 +73,8 @@ fn is_path(text: &str) -> bool {
     text == "*" || text.starts_with('/') && !text.contains(['?', '#'])
 }
 
-fn is_host(text: &str) -> bool {
+/// Whether a text is a host name, of which the first label may be `*`.
+pub(super) fn is_host(text: &str) -> bool {
     let name = text.strip_prefix("*.").unwrap_or(text);
     let is_label = |label: &str| {
         !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))

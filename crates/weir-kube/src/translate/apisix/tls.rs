@@ -1,24 +1,46 @@
 //! ApisixTls: certificates for server names.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
 use super::super::expressions::Expressions;
+use super::matches::is_host;
 use super::outcomes::ApisixProblem;
 use super::secrets::{authorities, check_texts, key_pair};
-use super::{ApisixContext, ApisixOutcome, own};
+use super::{ApisixContext, ApisixOutcome, of_class};
 use crate::objects::apisix::ApisixTls;
+use crate::objects::meta::ObjectMeta;
 use crate::objects::{Kind, ObjectRef};
-use crate::translation::{DerivedResource, ResourceList, Translation, resource_id};
+use crate::translation::{DerivedResource, KubeOptions, ResourceList, Translation, resource_id};
+use crate::world::World;
 
 /// The most certificates between that of a client and one of an authority.
 const MOST_DEPTH: u32 = 16;
 
-/// Adds the certificates of all of them, and their statuses. Of several for a name, that of an Ingress counts, and then the oldest.
+fn all<'a>(world: &'a World, options: &KubeOptions) -> Vec<&'a ApisixTls> {
+    of_class((world, options), &world.apisix_tls, |tls| &tls.spec.ingress_class_name)
+}
+
+/// The names whose clients the oldest ApisixTls for them asks for certificates, each with the metadata of that ApisixTls: an Ingress would
+/// let clients in without.
+pub(in super::super) fn demanding<'a>(world: &'a World, options: &KubeOptions) -> BTreeMap<String, &'a ObjectMeta> {
+    let mut oldest: BTreeMap<String, &ApisixTls> = BTreeMap::new();
+    if options.adopt_apisix {
+        for tls in all(world, options) {
+            let names = tls.spec.hosts.iter().map(|host| host.to_ascii_lowercase()).filter(|name| is_name(name));
+            names.for_each(|name| _ = oldest.entry(name).or_insert(tls));
+        }
+    }
+    let asking = oldest.into_iter().filter(|(_, tls)| tls.spec.client.is_some());
+    asking.map(|(name, tls)| (name, &tls.metadata)).collect()
+}
+
+/// Adds the certificates of all of them, and their statuses. Of several for a name, that of an Ingress counts, which has left aside the names
+/// that are [`demanding`], and then the oldest.
 pub(super) fn add(context: &ApisixContext, expressions: &mut Expressions, translation: &mut Translation) {
     let mut taken: BTreeSet<String> = context.taken_names.clone();
-    for tls in own(context, &context.world.apisix_tls, |tls| &tls.spec.ingress_class_name) {
+    for tls in all(context.world, context.options) {
         let mut outcome = ApisixOutcome::default();
         let names = names(tls, &taken, &mut outcome);
         let mut value = match value(context, tls, expressions) {
@@ -67,11 +89,7 @@ fn names(tls: &ApisixTls, taken: &BTreeSet<String>, outcome: &mut ApisixOutcome)
 }
 
 fn is_name(name: &str) -> bool {
-    let rest = name.strip_prefix("*.").unwrap_or(name);
-    let is_label = |label: &str| {
-        !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
-    };
-    name.len() <= 253 && (name == "*" || rest.split('.').all(is_label))
+    name == "*" || is_host(name)
 }
 
 fn value(context: &ApisixContext, tls: &ApisixTls, expressions: &mut Expressions) -> Result<Value, ApisixProblem> {

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
+use super::super::apisix;
+use super::super::precedence::precedence;
 use super::claimed::Claimed;
 use super::sites::IngressSites;
 use crate::objects::ObjectRef;
 use crate::objects::core::Secret;
 use crate::objects::ingress::IngressTls;
-use crate::translation::{DerivedResource, EventKind, ResourceList, Translation, resource_id};
+use crate::translation::{DerivedResource, EventKind, KubeOptions, ResourceList, Translation, resource_id};
 use crate::world::{ObjectName, World};
 
 /// The hosts that are served over TLS.
@@ -47,7 +49,12 @@ type TlsEntry<'a> = (&'a Claimed<'a>, &'a IngressTls);
 
 /// Adds the certificates of all Ingresses. Of several for a host, that of the oldest Ingress is used. Clients are asked for certificates by
 /// host, whichever Ingress brings the certificate of the host.
-pub(super) fn add(all: &[Claimed], sites: &IngressSites, world: &World, translation: &mut Translation) -> TlsHosts {
+pub(super) fn add(
+    all: &[Claimed],
+    sites: &IngressSites,
+    (world, options): (&World, &KubeOptions),
+    translation: &mut Translation,
+) -> TlsHosts {
     let mut hosts = TlsHosts::default();
     let mut entries: BTreeMap<String, TlsEntry> = BTreeMap::new();
     for claimed in all {
@@ -84,16 +91,52 @@ pub(super) fn add(all: &[Claimed], sites: &IngressSites, world: &World, translat
             }
         }
     }
+    leave_demanding(&mut entries, sites, (world, options), translation);
+    // What an ApisixTls asks of clients is not what the Ingress wants.
+    hosts.unproved.extend(asking.keys().filter(|name| !entries.contains_key(*name)).cloned());
+    translation.resources.extend(certificates(entries, &asking, world));
+    hosts
+}
+
+/// Leaves names to ApisixTls objects that ask clients for certificates, unless an older Ingress with rules for the name has it.
+fn leave_demanding(
+    entries: &mut BTreeMap<String, TlsEntry>,
+    sites: &IngressSites,
+    (world, options): (&World, &KubeOptions),
+    translation: &mut Translation,
+) {
+    for (name, metadata) in apisix::demanding(world, options) {
+        let is_older = |(claimed, _): &TlsEntry| {
+            let has_rules = sites.get(&name).is_some_and(|site| site.is_owner(claimed));
+            has_rules && precedence(&claimed.ingress.metadata, metadata).is_lt()
+        };
+        if entries.get(&name).is_none_or(is_older) {
+            continue;
+        }
+        if let Some((claimed, _)) = entries.remove(&name) {
+            let message = format!(
+                "`spec.tls`: the ApisixTls `{}/{}` asks the clients of `{name}` for certificates, and keeps the name",
+                metadata.namespace, metadata.name
+            );
+            translation.events.push(claimed.event(EventKind::Warning, "NoCertificate", message));
+        }
+    }
+}
+
+fn certificates(
+    entries: BTreeMap<String, TlsEntry>,
+    asking: &BTreeMap<String, &Claimed>,
+    world: &World,
+) -> Vec<DerivedResource> {
     let mut found: BTreeMap<String, DerivedResource> = BTreeMap::new();
-    for (name, (claimed, tls)) in entries {
-        let Ok(resource) = certificate((claimed, tls), asking.get(&name).copied(), world) else { continue };
+    for (name, entry) in entries {
+        let Ok(resource) = certificate(entry, asking.get(&name).copied(), world) else { continue };
         let known = found.entry(resource.id.clone()).or_insert(resource);
         if let Value::Array(names) = &mut known.value["snis"] {
             names.push(name.into());
         }
     }
-    translation.resources.extend(found.into_values());
-    hosts
+    found.into_values().collect()
 }
 
 /// The hosts of an entry; those of the rules if it names none.
