@@ -1,9 +1,9 @@
-//! The kinds of the APISIX ingress controller (`apisix.apache.org/v2`).
+//! The kinds of the APISIX ingress controller (`apisix.apache.org/v2`). Numbers are as wide as the definitions of the kinds permit: an object
+//! is read as a whole, and the translation refuses the part that has a number out of range.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::core::NumberOrName;
 use super::meta::{ObjectMeta, StatusCondition};
 
 /// `status` of all of them.
@@ -93,18 +93,26 @@ pub struct ApisixTimeout {
 #[serde(default, rename_all = "camelCase")]
 pub struct ApisixBackend {
     pub service_name: String,
-    pub service_port: Option<NumberOrName>,
+    pub service_port: Option<ApisixPort>,
     /// `endpoint` or `service`; also `endpoints`.
     pub resolve_granularity: String,
-    pub weight: Option<u32>,
+    pub weight: Option<i64>,
     pub subset: String,
+}
+
+/// A port by its number, which may be any that the API takes, or its name.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum ApisixPort {
+    Number(i64),
+    Name(String),
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ApisixUpstreamReference {
     pub name: String,
-    pub weight: Option<u32>,
+    pub weight: Option<i64>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -167,15 +175,15 @@ pub struct ApisixExternalNode {
     /// `Domain` or `Service`.
     #[serde(rename = "type")]
     pub kind: String,
-    pub weight: Option<u32>,
-    pub port: Option<u16>,
+    pub weight: Option<i64>,
+    pub port: Option<i64>,
 }
 
 /// What a port of a Service has in place of the settings for all of its ports.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ApisixPortSettings {
-    pub port: u16,
+    pub port: i64,
     #[serde(flatten)]
     pub settings: ApisixUpstreamSettings,
 }
@@ -193,6 +201,26 @@ pub struct ApisixUpstreamSettings {
     pub pass_host: String,
     pub upstream_host: String,
     pub discovery: Option<Value>,
+}
+
+impl ApisixUpstreamSettings {
+    /// These, with each field that others state in place of their own.
+    pub(crate) fn with(&self, others: &ApisixUpstreamSettings) -> ApisixUpstreamSettings {
+        fn text(own: &str, other: &str) -> String {
+            if other.is_empty() { own } else { other }.to_owned()
+        }
+        ApisixUpstreamSettings {
+            load_balancer: others.load_balancer.clone().or_else(|| self.load_balancer.clone()),
+            scheme: text(&self.scheme, &others.scheme),
+            retries: others.retries.or(self.retries),
+            timeout: others.timeout.clone().or_else(|| self.timeout.clone()),
+            health_check: others.health_check.clone().or_else(|| self.health_check.clone()),
+            tls_secret: others.tls_secret.clone().or_else(|| self.tls_secret.clone()),
+            pass_host: text(&self.pass_host, &others.pass_host),
+            upstream_host: text(&self.upstream_host, &others.upstream_host),
+            discovery: others.discovery.clone().or_else(|| self.discovery.clone()),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -217,10 +245,10 @@ pub struct ApisixActiveCheck {
     #[serde(rename = "type")]
     pub kind: String,
     /// In nanoseconds.
-    pub timeout: Option<u64>,
-    pub concurrency: Option<u32>,
+    pub timeout: Option<i64>,
+    pub concurrency: Option<i64>,
     pub host: String,
-    pub port: u16,
+    pub port: i64,
     pub http_path: String,
     #[serde(rename = "strictTLS")]
     pub strict_tls: Option<bool>,
@@ -243,12 +271,12 @@ pub struct ApisixPassiveCheck {
 #[serde(default, rename_all = "camelCase")]
 pub struct ApisixCheckLimits {
     pub interval: String,
-    pub http_codes: Vec<u16>,
-    pub successes: Option<u32>,
-    pub http_failures: Option<u32>,
-    pub tcp_failures: Option<u32>,
+    pub http_codes: Vec<i64>,
+    pub successes: Option<i64>,
+    pub http_failures: Option<i64>,
+    pub tcp_failures: Option<i64>,
     #[serde(rename = "timeout")]
-    pub timeouts: Option<u32>,
+    pub timeouts: Option<i64>,
 }
 
 /// A Secret of any namespace.
@@ -282,7 +310,7 @@ pub struct ApisixTlsSpec {
 #[serde(default, rename_all = "camelCase")]
 pub struct ApisixTlsClient {
     pub ca_secret: ApisixSecretReference,
-    pub depth: Option<u32>,
+    pub depth: Option<i64>,
     #[serde(rename = "skip_mtls_uri_regex")]
     pub skip_mtls_uri_regex: Vec<String>,
 }

@@ -12,6 +12,25 @@ use crate::objects::apisix::{ApisixTimeout, ApisixUpstreamSettings};
 /// A part of a time-out of which nothing is said, in seconds.
 const DEFAULT_TIMEOUT: f64 = 60.0;
 
+/// A number of a field.
+///
+/// # Errors
+/// If it is out of the range.
+pub(super) fn within(field: &str, number: i64, (least, most): (i64, i64)) -> Result<i64, String> {
+    match (least..=most).contains(&number) {
+        true => Ok(number),
+        false => Err(format!("{field}: {number} is not from {least} to {most}")),
+    }
+}
+
+/// The number of a port.
+///
+/// # Errors
+/// If no port can have it.
+pub(super) fn port_number(field: &str, number: i64) -> Result<u16, String> {
+    within(field, number, (1, 65_535)).map(|number| number as u16)
+}
+
 /// Those that read nothing else than the object.
 ///
 /// # Errors
@@ -33,8 +52,7 @@ pub(super) fn plain_settings(wanted: &ApisixUpstreamSettings) -> Result<Map<Stri
     }
     balancing(wanted, &mut keys)?;
     if let Some(retries) = wanted.retries {
-        let retries = u16::try_from(retries).map_err(|_| format!("retries: {retries} is not from 0 to 65535"))?;
-        keys.insert("retries".to_owned(), retries.into());
+        keys.insert("retries".to_owned(), within("retries", retries, (0, 65_535))?.into());
     }
     if let Some(timeout) = &wanted.timeout {
         keys.insert("timeout".to_owned(), times(timeout)?);

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::super::backends::{Backend, NoBackend, PortTransport, ServiceBackends};
+use super::super::upstream_settings::{port_number, within};
 use super::ApisixContext;
 use super::outcomes::ApisixProblem;
-use super::upstreams::{self, WEIGHT};
-use crate::objects::apisix::{ApisixBackend, ApisixHttpRule, ApisixRoute, ApisixUpstreamReference};
+use super::upstreams::{self, MOST_WEIGHT, WEIGHT};
+use crate::objects::apisix::{ApisixBackend, ApisixHttpRule, ApisixPort, ApisixRoute, ApisixUpstreamReference};
 use crate::objects::core::NumberOrName;
 use crate::objects::{ObjectRef, apisix::ApisixUpstream};
 use crate::translation::{DerivedResource, ResourceList, Translation, resource_id};
@@ -25,7 +26,7 @@ pub(super) struct RuleBackends<'a, 'w> {
 /// An upstream, and its share.
 pub(super) struct WeightedTarget {
     pub upstream_id: String,
-    pub weight: u32,
+    pub weight: i64,
 }
 
 /// Where the requests of a rule go.
@@ -61,11 +62,12 @@ impl<'w> RuleBackends<'_, 'w> {
         let namespace = &route.metadata.namespace;
         for (index, backend) in rule.backends.iter().enumerate() {
             let outcome = self.service(namespace, backend).map_err(|problem| problem.at(&format!("backends[{index}]")));
-            found.take(outcome, backend.weight);
+            found.take(outcome, (&format!("backends[{index}]"), backend.weight));
         }
         for (index, reference) in rule.upstreams.iter().enumerate() {
             let outcome = self.external(namespace, reference, translation);
-            found.take(outcome.map_err(|problem| problem.at(&format!("upstreams[{index}]"))), reference.weight);
+            let place = format!("upstreams[{index}]");
+            found.take(outcome.map_err(|problem| problem.at(&place)), (&place, reference.weight));
         }
         found
     }
@@ -108,10 +110,15 @@ impl<'w> RuleBackends<'_, 'w> {
             backend.service_port.as_ref().ok_or_else(|| ApisixProblem::Spec("servicePort: is missing".to_owned()))?;
         // An API server that does not know the schema may have a number as text.
         let number = match port {
-            NumberOrName::Name(text) => text.parse().ok().map(NumberOrName::Number),
-            NumberOrName::Number(_) => None,
+            ApisixPort::Name(text) => text.parse().ok(),
+            ApisixPort::Number(number) => Some(*number),
         };
-        let found = self.backends.find(name, number.as_ref().unwrap_or(port), PortTransport::Tcp);
+        let port = match (number, port) {
+            (Some(number), _) => NumberOrName::Number(port_number("servicePort", number).map_err(ApisixProblem::Spec)?),
+            (None, ApisixPort::Name(text)) => NumberOrName::Name(text.clone()),
+            (None, ApisixPort::Number(_)) => unreachable!("it has a number"),
+        };
+        let found = self.backends.find(name, &port, PortTransport::Tcp);
         found.map_err(|reason| {
             ApisixProblem::Reference(match reason {
                 NoBackend::NoService => format!("there is no Service `{name}`"),
@@ -151,15 +158,12 @@ impl<'w> RuleBackends<'_, 'w> {
 }
 
 impl RuleTargets {
-    fn take(&mut self, outcome: Result<String, ApisixProblem>, weight: Option<u32>) {
-        match outcome {
-            Ok(upstream_id) => {
-                let weight = weight.unwrap_or(WEIGHT);
-                if weight > 0 {
-                    self.targets.push(WeightedTarget { upstream_id, weight });
-                }
-            }
-            Err(problem) => self.problems.push(problem),
+    fn take(&mut self, outcome: Result<String, ApisixProblem>, (place, weight): (&str, Option<i64>)) {
+        let checked = within("weight", weight.unwrap_or(WEIGHT), (0, MOST_WEIGHT));
+        match (checked.map_err(|problem| ApisixProblem::Spec(problem).at(place)), outcome) {
+            (Ok(0), Ok(_)) => {}
+            (Ok(weight), Ok(upstream_id)) => self.targets.push(WeightedTarget { upstream_id, weight }),
+            (Err(problem), _) | (_, Err(problem)) => self.problems.push(problem),
         }
     }
 }

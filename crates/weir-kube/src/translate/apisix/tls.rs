@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::super::expressions::Expressions;
+use super::super::upstream_settings::within;
 use super::matches::is_host;
 use super::outcomes::ApisixProblem;
 use super::secrets::{authorities, check_texts, key_pair};
@@ -16,7 +17,7 @@ use crate::translation::{DerivedResource, KubeOptions, ResourceList, Translation
 use crate::world::World;
 
 /// The most certificates between that of a client and one of an authority.
-const MOST_DEPTH: u32 = 16;
+const MOST_DEPTH: i64 = 16;
 
 fn all<'a>(world: &'a World, options: &KubeOptions) -> Vec<&'a ApisixTls> {
     of_class((world, options), &world.apisix_tls, |tls| &tls.spec.ingress_class_name)
@@ -101,9 +102,7 @@ fn value(context: &ApisixContext, tls: &ApisixTls, expressions: &mut Expressions
         let ca = authorities(context, from, &client.ca_secret).map_err(|problem| problem.at("client.caSecret"))?;
         value["client"] = json!({ "ca": ca });
         if let Some(depth) = client.depth {
-            if depth > MOST_DEPTH {
-                return Err(ApisixProblem::Spec(format!("client.depth: {depth} is more than {MOST_DEPTH}")));
-            }
+            let depth = within("client.depth", depth, (0, MOST_DEPTH)).map_err(ApisixProblem::Spec)?;
             value["client"]["depth"] = depth.into();
         }
         for pattern in &client.skip_mtls_uri_regex {

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::backends::ServiceBackends;
 use super::super::reach;
-use super::super::upstream_settings::plain_settings;
+use super::super::upstream_settings::{plain_settings, port_number, within};
 use super::class::is_usable;
 use super::outcomes::ApisixProblem;
 use super::secrets::{check_texts, key_pair};
@@ -15,7 +15,9 @@ use crate::translation::Translation;
 use crate::world::ObjectName;
 
 /// The weight of what says none.
-pub(super) const WEIGHT: u32 = 100;
+pub(super) const WEIGHT: i64 = 100;
+/// The most that a node of an upstream, or a share of requests, can weigh.
+pub(super) const MOST_WEIGHT: i64 = 100_000;
 
 /// The ApisixUpstream with this name, if it can be used.
 pub(super) fn find<'a>(context: &ApisixContext<'a>, name: &ObjectName) -> Option<&'a ApisixUpstream> {
@@ -33,14 +35,14 @@ pub(super) fn settings(
     upstream: &ApisixUpstream,
     port: u16,
 ) -> Result<Map<String, Value>, ApisixProblem> {
-    let mut keys = of_settings(context, upstream, &upstream.spec.settings)?;
-    let of_port = upstream.spec.port_level_settings.iter().find(|of_port| of_port.port == port);
-    if let Some(of_port) = of_port {
-        keys.extend(
-            of_settings(context, upstream, &of_port.settings)
-                .map_err(|problem| problem.at(&format!("portLevelSettings of {port}")))?,
-        );
-    }
+    let of_port = upstream.spec.port_level_settings.iter().find(|of_port| of_port.port == i64::from(port));
+    // Those for all ports must be right without the others, too.
+    let keys = of_settings(context, upstream, &upstream.spec.settings)?;
+    let keys = match of_port {
+        None => keys,
+        Some(of_port) => of_settings(context, upstream, &upstream.spec.settings.with(&of_port.settings))
+            .map_err(|problem| problem.at(&format!("portLevelSettings of {port}")))?,
+    };
     Ok(without_tls_in_vain(keys))
 }
 
@@ -69,9 +71,13 @@ pub(super) fn external(
     let mut keys = without_tls_in_vain(of_settings(context, upstream, &spec.settings)?);
     let mut nodes = Vec::new();
     for (index, node) in spec.external_nodes.iter().enumerate() {
-        let host = host(upstream, node, backends).map_err(|problem| problem.at(&format!("externalNodes[{index}]")))?;
+        let place = format!("externalNodes[{index}]");
+        let host = host(upstream, node, backends).map_err(|problem| problem.at(&place))?;
+        let wrong = |problem| ApisixProblem::Spec(problem).at(&place);
         let port = node.port.unwrap_or(if spec.settings.scheme.ends_with('s') { 443 } else { 80 });
-        nodes.push(json!({ "host": host, "port": port, "weight": node.weight.unwrap_or(WEIGHT) }));
+        let port = port_number("port", port).map_err(wrong)?;
+        let weight = within("weight", node.weight.unwrap_or(WEIGHT), (0, MOST_WEIGHT)).map_err(wrong)?;
+        nodes.push(json!({ "host": host, "port": port, "weight": weight }));
     }
     keys.insert("nodes".to_owned(), Value::Array(nodes));
     Ok(keys)
@@ -82,7 +88,13 @@ pub(super) fn tell(context: &ApisixContext, backends: &ServiceBackends, translat
     for upstream in own(context, &context.world.apisix_upstreams, |upstream| &upstream.spec.ingress_class_name) {
         let mut outcome = ApisixOutcome::default();
         let ports = upstream.spec.port_level_settings.iter().map(|of_port| of_port.port);
-        let faulty = ports.chain([0]).find_map(|port| settings(context, upstream, port).err());
+        let faulty = ports.map(Some).chain([None]).find_map(|port| {
+            match port.map(|port| port_number("portLevelSettings.port", port)) {
+                Some(Err(problem)) => Some(ApisixProblem::Spec(problem)),
+                // No Service has the port 0.
+                checked => settings(context, upstream, checked.and_then(Result::ok).unwrap_or_default()).err(),
+            }
+        });
         let external =
             || external(context, upstream, backends).err().filter(|_| !upstream.spec.external_nodes.is_empty());
         if let Some(problem) = faulty.or_else(external) {
