@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::expressions::Expressions;
+use super::super::node_references::is_reference;
 use crate::objects::apisix::ApisixExpression;
 
 /// The condition of a route that an expression stands for.
@@ -15,6 +16,10 @@ pub(super) fn condition(
     expressions: &mut Expressions,
 ) -> Result<Value, String> {
     let subject = subject(expression)?;
+    let texts = expression.set.iter().flatten().chain(&expression.value).chain([&subject]);
+    if texts.into_iter().any(|text| is_reference(text)) {
+        return Err("value: begins with `$env://` or `$secret://`, which would be a value of the node".to_owned());
+    }
     let (negated, operator) = operator(&expression.op)?;
     let value = match operator {
         "in" => {
@@ -119,6 +124,7 @@ mod tests {
         for (value, told) in [
             (json!({ "subject": { "scope": "Header" }, "op": "Equal", "value": "a" }), "subject.name"),
             (json!({ "subject": { "scope": "Body", "name": "a" }, "op": "Equal", "value": "a" }), "subject.scope"),
+            (json!({ "subject": { "scope": "Path" }, "op": "Equal", "value": "$env://HOME" }), "value: begins with"),
             (json!({ "subject": { "scope": "Path" }, "op": "Like", "value": "a" }), "op: `Like`"),
             (json!({ "subject": { "scope": "Path" }, "op": "In", "value": "a" }), "needs `set`"),
             (json!({ "subject": { "scope": "Path" }, "op": "Equal", "set": ["a"] }), "needs `value`"),

@@ -36,13 +36,8 @@ pub(super) fn add<'w>(
                 "" => format!("http[{index}]"),
                 name => format!("rule {name}"),
             };
-            let problems = match names.insert(&*rule.name) && !rule.name.is_empty() {
-                true => writer.rule(route, rule),
-                false => {
-                    let problem = "name: each rule needs one of its own; it takes no requests".to_owned();
-                    vec![ApisixProblem::Spec(problem)]
-                }
-            };
+            let is_named = names.insert(&*rule.name) && !rule.name.is_empty();
+            let problems = writer.rule(route, rule, (!is_named).then_some(index));
             problems.into_iter().for_each(|problem| outcome.add(problem.at(&place)));
         }
         for (index, rule) in route.spec.stream.iter().enumerate() {
@@ -63,8 +58,9 @@ struct RuleWriter<'a, 'c, 'w> {
 }
 
 impl RuleWriter<'_, '_, '_> {
-    /// Adds the route of a rule. Returns what is not served as it is written.
-    fn rule(&mut self, route: &ApisixRoute, rule: &ApisixHttpRule) -> Vec<ApisixProblem> {
+    /// Adds the route of a rule. One without a name of its own is told apart by its number, and closed. Returns what is not served as it is
+    /// written.
+    fn rule(&mut self, route: &ApisixRoute, rule: &ApisixHttpRule, nameless: Option<usize>) -> Vec<ApisixProblem> {
         let metadata = &route.metadata;
         let mut value = match conditions(rule, &metadata.namespace, self.expressions) {
             Ok(keys) => keys,
@@ -74,27 +70,27 @@ impl RuleWriter<'_, '_, '_> {
         // Without an upstream, the answer is 503.
         value.insert("plugins".to_owned(), json!({}));
         let closed = value.clone();
-        let mut problems = match self.actions(route, rule, &mut value) {
+        let outcome = match nameless {
+            Some(_) => Err(ApisixProblem::Spec("name: each rule needs one of its own".to_owned())),
+            None => self.actions(route, rule, &mut value),
+        };
+        let problems = match outcome {
             Ok(problems) => problems,
             Err(problem) => {
                 value = closed;
                 vec![problem.at("answers with 503")]
             }
         };
-        let mut value = Value::Object(value);
-        if let Err(problem) = check_texts(&value) {
-            problems.push(problem);
-            value = Value::Null;
-        }
-        if !value.is_null() {
-            self.translation.resources.push(DerivedResource {
-                kind: ResourceList::Routes,
-                id: resource_id(&["apisixroute", &metadata.namespace, &metadata.name, &rule.name]),
-                value,
-                origin: ObjectRef::of(route),
-                beside: Vec::new(),
-            });
-        }
+        let number = nameless.map(|index| index.to_string());
+        let mut parts = vec!["apisixroute", &metadata.namespace, &metadata.name, &rule.name];
+        parts.extend(number.as_deref());
+        self.translation.resources.push(DerivedResource {
+            kind: ResourceList::Routes,
+            id: resource_id(&parts),
+            value: Value::Object(value),
+            origin: ObjectRef::of(route),
+            beside: Vec::new(),
+        });
         problems
     }
 
@@ -111,6 +107,7 @@ impl RuleWriter<'_, '_, '_> {
         let namespace = &route.metadata.namespace;
         let mut plugins = self.checker.list(namespace, &rule.plugins)?;
         if let Some((name, options)) = authentication::plugin(&rule.authentication).map_err(ApisixProblem::Spec)? {
+            check_texts(&options).map_err(|problem| problem.at("authentication"))?;
             self.checker.check(namespace, name, &options)?;
             plugins.insert(name.to_owned(), options);
         }
@@ -125,6 +122,10 @@ impl RuleWriter<'_, '_, '_> {
             return Err(fault.clone());
         }
         let (upstream, split) = found.keys();
+        if split.is_some() && plugins.contains_key("traffic-split") {
+            let problem = "plugin traffic-split: cannot be beside several backends, whose weights need it";
+            return Err(ApisixProblem::Spec(problem.to_owned()));
+        }
         value.extend(upstream.map(|id| ("upstream_id".to_owned(), id)));
         plugins.extend(split.map(|split| ("traffic-split".to_owned(), split)));
         value.insert("plugins".to_owned(), Value::Object(plugins));

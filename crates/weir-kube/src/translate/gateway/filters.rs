@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn an_unknown_filter_is_a_problem() {
-        let problem = plugins(json!([{ "type": "ExtensionRef" }]), "/").unwrap_err();
+        let problem = plugins(json!([{ "type": "Unknown" }]), "/").unwrap_err();
         assert_eq!(problem.reason, "UnsupportedValue");
     }
 }
