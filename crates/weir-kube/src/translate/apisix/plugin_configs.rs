@@ -62,20 +62,19 @@ impl<'a> PluginConfigs<'a> {
         let name = ObjectName::new(namespace, &rule.plugin_config_name);
         let missing =
             || ApisixProblem::Reference(format!("plugin_config_name: there is no ApisixPluginConfig `{name}`"));
-        let (config, plugins) = self.0.get(&name).ok_or_else(missing)?;
-        // With the values of Secrets, plugins can send them to wherever the route leads.
-        let has_secrets = config.spec.plugins.iter().any(|plugin| !plugin.secret_ref.is_empty());
-        if has_secrets && !is_granted(context, own, &name) {
+        // Its plugins can send what is secret in their options to wherever the route leads.
+        if !is_granted(context, own, &name) {
             let problem = format!(
-                "plugin_config_name: the ApisixPluginConfig `{name}` has values of Secrets, and no ReferenceGrant of its namespace permits \
-                 ApisixRoute of `{own}` to use it"
+                "plugin_config_name: no ReferenceGrant of the namespace `{namespace}` permits ApisixRoute of `{own}` to use the \
+                 ApisixPluginConfig `{name}`"
             );
             return Err(ApisixProblem::Reference(problem));
         }
-        let invalid = |_: &ApisixProblem| {
-            ApisixProblem::Reference(format!(
-                "plugin_config_name: the ApisixPluginConfig `{name}` cannot be used, as its status says"
-            ))
+        let (config, plugins) = self.0.get(&name).ok_or_else(missing)?;
+        // One without a class has no status.
+        let invalid = |problem: &ApisixProblem| {
+            let text = problem.text();
+            ApisixProblem::Reference(format!("plugin_config_name: the ApisixPluginConfig `{name}`: {text}"))
         };
         let plugins = plugins.as_ref().map_err(invalid)?;
         let resource = || DerivedResource {
