@@ -57,6 +57,9 @@ pub trait PolicyPlugins: fmt::Debug + Send + Sync {
     /// If no consumer can have them. The reason tells no value.
     fn credential(&self, plugin: &str, options: &Value) -> Result<String, String>;
 
+    /// Whether requests must not be answered without the plugin: it may decide which are answered. One that is unknown may, too.
+    fn protects(&self, plugin: &str) -> bool;
+
     /// Whether the plugin works without HTTP.
     fn works_on_streams(&self, plugin: &str) -> bool;
 }
@@ -76,6 +79,10 @@ impl PolicyPlugins for NoPlugins {
 
     fn credential(&self, _: &str, _: &Value) -> Result<String, String> {
         Err("there is no such plugin".to_owned())
+    }
+
+    fn protects(&self, _: &str) -> bool {
+        true
     }
 
     fn works_on_streams(&self, _: &str) -> bool {

@@ -90,8 +90,13 @@ fn stream_route(written: &Map<String, Value>) -> Map<String, Value> {
 }
 
 fn protects(rule: &Map<String, Value>) -> bool {
-    let is_observer = |name: &String| OBSERVERS.contains(&name.as_str()) || name.contains("-logg") || name == "syslog";
-    rule.get("plugins").and_then(Value::as_object).is_none_or(|plugins| !plugins.keys().all(is_observer))
+    let plugins = rule.get("plugins").and_then(Value::as_object);
+    plugins.is_none_or(|plugins| !plugins.keys().all(|plugin| is_observer(plugin)))
+}
+
+/// Whether a plugin decides nothing.
+pub(in crate::stores) fn is_observer(plugin: &str) -> bool {
+    OBSERVERS.contains(&plugin) || plugin.contains("-logg") || plugin == "syslog"
 }
 
 #[cfg(test)]

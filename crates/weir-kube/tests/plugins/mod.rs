@@ -27,6 +27,10 @@ impl PolicyPlugins for AnyPlugins {
         }
     }
 
+    fn protects(&self, plugin: &str) -> bool {
+        plugin != "request-id"
+    }
+
     fn works_on_streams(&self, plugin: &str) -> bool {
         plugin == "ip-restriction"
     }

@@ -12,6 +12,7 @@ use weir_plugin::suggest::closest;
 use weir_plugin::{Build, BuildContext, ConfigError, Declaration, Entry, Registry, pattern_budget};
 
 use crate::document::mask_secrets;
+use crate::stores::closed::is_observer;
 
 /// The sizes that are tried for what the expressions of a plugin take when they are compiled, in bytes. The last one is the most.
 const EXPRESSION_SIZES: [usize; 4] = [0, 64 << 10, 256 << 10, 1 << 20];
@@ -156,6 +157,10 @@ impl PolicyPlugins for NodePlugins {
                 check(&json!({})).err().map(|fault| fault.each().collect()).unwrap_or_default();
             joined(fault.each().collect(), |fault| of_none.contains(fault))
         })
+    }
+
+    fn protects(&self, plugin: &str) -> bool {
+        !is_observer(plugin)
     }
 
     fn works_on_streams(&self, plugin: &str) -> bool {

@@ -13,6 +13,8 @@ use crate::objects::apisix::ApisixPlugin;
 const MOST_BYTES: usize = 64 << 10;
 /// The most bytes that the regular expressions in the options of a namespace's objects take together when they are compiled.
 const MOST_EXPRESSIONS: usize = 16 << 20;
+/// What a plugin that is refused counts as: its check has compiled something, too.
+const OF_REFUSED: usize = 64 << 10;
 /// The most maps in a key of a Secret, which are as deep in the options.
 const MOST_DEPTH: usize = 8;
 
@@ -60,6 +62,25 @@ impl<'a> PluginChecker<'a> {
         Ok(all)
     }
 
+    /// The options of each plugin of a list that is enabled, or why it cannot be used. The last one with a name counts.
+    pub(super) fn each(
+        &mut self,
+        namespace: &str,
+        plugins: &[ApisixPlugin],
+    ) -> BTreeMap<String, Result<Value, ApisixProblem>> {
+        let enabled = plugins.iter().filter(|plugin| plugin.enable);
+        let options = enabled.map(|plugin| {
+            let options = self.list(namespace, std::slice::from_ref(plugin));
+            (plugin.name.clone(), options.map(|mut options| options.remove(&plugin.name).unwrap_or_default()))
+        });
+        options.collect()
+    }
+
+    /// Whether requests must not be answered without the plugin.
+    pub(super) fn protects(&self, plugin: &str) -> bool {
+        self.context.options.plugins.protects(plugin)
+    }
+
     /// Checks a plugin without values of Secrets.
     ///
     /// # Errors
@@ -93,19 +114,30 @@ impl<'a> PluginChecker<'a> {
         plugin: &str,
         (written, options): (&Value, &Value),
     ) -> Result<(), ApisixProblem> {
+        let spent = self.spent.entry(namespace.to_owned()).or_default();
+        let too_much = || {
+            let problem = "the regular expressions in the plugins of the namespace take more than 16 MiB together when they are compiled";
+            ApisixProblem::Spec(problem.to_owned())
+        };
+        // The check itself compiles them.
+        if *spent >= MOST_EXPRESSIONS {
+            return Err(too_much());
+        }
         let key = (plugin.to_owned(), written.to_string(), options.to_string());
         let asked = || self.context.options.plugins.check_of_apisix(plugin, written, options);
         let known = self.used.get(&key).cloned().or_else(|| self.known.0.remove(&key));
         let checked = known.unwrap_or_else(asked);
         self.used.insert(key, checked.clone());
-        let bytes = checked.map_err(ApisixProblem::Spec)?;
-        let spent = self.spent.entry(namespace.to_owned()).or_default();
-        if *spent + bytes > MOST_EXPRESSIONS {
-            let problem = "the regular expressions in the plugins of the namespace take more than 16 MiB together when they are compiled";
-            return Err(ApisixProblem::Spec(problem.to_owned()));
+        match checked {
+            Ok(bytes) if *spent + bytes <= MOST_EXPRESSIONS => {
+                *spent += bytes;
+                Ok(())
+            }
+            refused => {
+                *spent += OF_REFUSED;
+                Err(refused.err().map_or_else(too_much, ApisixProblem::Spec))
+            }
         }
-        *spent += bytes;
-        Ok(())
     }
 }
 
