@@ -152,7 +152,18 @@ impl Kind {
 
     /// Whether its objects protect what others serve: as long as the cluster has them, nothing is served without them.
     pub const fn is_protection(self) -> bool {
-        matches!(self, Kind::WeirPolicy | Kind::ApisixGlobalRule | Kind::GatewayProxy | Kind::HTTPRoutePolicy)
+        matches!(
+            self,
+            Kind::WeirPolicy
+                | Kind::ApisixRoute
+                | Kind::ApisixUpstream
+                | Kind::ApisixTls
+                | Kind::ApisixConsumer
+                | Kind::ApisixPluginConfig
+                | Kind::ApisixGlobalRule
+                | Kind::GatewayProxy
+                | Kind::HTTPRoutePolicy
+        )
     }
 
     /// The kind with this `apiVersion` and `kind`, if it is read.

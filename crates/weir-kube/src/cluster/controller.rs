@@ -13,7 +13,7 @@ use super::follower::{ScopeFollower, Told};
 use super::references::References;
 use super::seen::{SeenChange, SeenCluster, SeenObject};
 use super::status_writer::{StatusBoard, StatusWriter, WantedChanges, bounded};
-use super::{Cluster, WatchScope};
+use super::{Cluster, ScopeEvent, WatchScope};
 use crate::objects::{Kind, ObjectRef};
 use crate::translate::Translator;
 use crate::translation::{
@@ -215,6 +215,9 @@ impl Following {
     /// Takes what a follower tells. Returns whether there is something to translate.
     fn take(&mut self, scope: &WatchScope, told: Told) -> bool {
         let is_state = matches!(told, Told::Problem(_));
+        // A Secret that was watched by its type may be made again with another one, and is watched by its name then.
+        let may_be_gone = matches!(told, Told::Event(_, ScopeEvent::Gone(..) | ScopeEvent::ListEnds));
+        let is_gone_secret = scope.kind == Kind::Secret && may_be_gone && self.settings.options.adopt_apisix;
         let has_changed = match self.seen.take(scope, told) {
             SeenChange::Nothing => false,
             SeenChange::Meaning => true,
@@ -225,7 +228,7 @@ impl Following {
             self.sink.tell(self.problem.as_deref());
         }
         let has_references = match self.has_started {
-            true => !scope.is_by_name() && refers(scope.kind),
+            true => !scope.is_by_name() && (refers(scope.kind) || is_gone_secret),
             false => !scope.is_by_name() && self.seen.is_complete(),
         };
         if has_changed && has_references {
@@ -317,8 +320,14 @@ impl Following {
             let uid = self.seen.objects.get(&event.object)?.uid.to_string();
             Some((event.clone(), uid))
         });
+        let unreadable = self.seen.unreadable.iter().filter_map(|(object, why)| {
+            let uid = self.seen.objects.get(object)?.uid.to_string();
+            let message = format!("cannot be read, so its last state stays in use, if it had one: {why}");
+            let reason = "NotRead".to_owned();
+            Some((ObjectEvent { object: object.clone(), kind: EventKind::Warning, reason, message }, uid))
+        });
         // They come first: they are not left out for lack of room.
-        wanted.events = bounded(set_aside.chain(left_out).chain(wanted.events));
+        wanted.events = bounded(set_aside.chain(unreadable).chain(left_out).chain(wanted.events));
         self.board.take(wanted);
     }
 }

@@ -74,6 +74,8 @@ pub(super) struct SeenCluster {
     /// Since the last translation. Statuses are noted by the controller, which knows those that it has written.
     pub(super) changes: WorldChanges,
     pub(super) objects: BTreeMap<ObjectRef, SeenObject>,
+    /// Why objects cannot be read, without values of them.
+    pub(super) unreadable: BTreeMap<ObjectRef, String>,
     scopes: BTreeMap<WatchScope, ScopeState>,
 }
 
@@ -182,11 +184,18 @@ impl SeenCluster {
         let before = self.objects.insert(object.clone(), seen).and_then(|before| before.meaning);
         let is_same = before.is_some() && before == meaning;
         value["apiVersion"] = version.into();
-        match scope.kind.read(value) {
+        let read = scope.kind.read(value);
+        if read.is_ok() {
+            self.unreadable.remove(&object);
+        }
+        match read {
             Ok(read) if is_same => self.world.put(read),
             Ok(read) => self.changes.put(&mut self.world, read),
             // What was read before stays: the server has accepted the object, so the mistake is Weir's.
-            Err(error) => tracing::warn!(%object, %error, "an object cannot be read, its last state stays in use"),
+            Err(error) => {
+                tracing::warn!(%object, %error, "an object cannot be read, its last state stays in use");
+                self.unreadable.insert(object.clone(), without_values(&error.to_string()));
+            }
         }
         if is_same { SeenChange::Status(object) } else { SeenChange::Meaning }
     }
@@ -197,12 +206,21 @@ impl SeenCluster {
             let object = reference(kind, name);
             self.changes.remove(&mut self.world, &object);
             self.objects.remove(&object);
+            self.unreadable.remove(&object);
         }
     }
 }
 
 fn reference(kind: Kind, name: &ObjectName) -> ObjectRef {
     ObjectRef { kind, namespace: name.namespace.clone(), name: name.name.clone() }
+}
+
+/// A message about a text that cannot be read, without what it quotes of the text: that may be a secret.
+fn without_values(message: &str) -> String {
+    match (message.find('"'), message.rfind('"')) {
+        (Some(begin), Some(end)) if begin < end => format!("{}…{}", &message[..begin], &message[end + 1..]),
+        _ => message.to_owned(),
+    }
 }
 
 /// The status of a kind whose status may be written.
@@ -301,6 +319,24 @@ mod tests {
         assert_eq!(seen.take(&all, Told::NoSuchKind), SeenChange::Meaning);
         assert_eq!(seen.world.names(Kind::Secret), []);
         assert_eq!(seen.take(&all, Told::NoSuchKind), SeenChange::Nothing);
+    }
+
+    #[test]
+    fn objects_that_cannot_be_read_are_named_without_their_values_until_they_can() {
+        let mut seen = SeenCluster::default();
+        let all = WatchScope { kind: Kind::ApisixConsumer, ..scope(None) };
+        seen.expect(&all);
+        let is = |version: &str, spec: Value| {
+            let metadata = json!({ "name": "jack", "namespace": "a", "resourceVersion": version });
+            Told::Event("v2", ScopeEvent::Is(json!({ "metadata": metadata, "spec": spec })))
+        };
+        seen.take(&all, is("1", json!({ "authParameter": { "keyAuth": { "value": "hunter2" } } })));
+        let told: Vec<String> = seen.unreadable.iter().map(|(object, why)| format!("{object}: {why}")).collect();
+        assert_eq!(told.len(), 1);
+        assert!(told[0].starts_with("ApisixConsumer a/jack: ") && told[0].contains("expected a map"), "{told:?}");
+        assert!(!told[0].contains("hunter2"), "{told:?}");
+        seen.take(&all, is("2", json!({ "authParameter": { "keyAuth": { "value": { "key": "hunter2" } } } })));
+        assert!(seen.unreadable.is_empty());
     }
 
     #[test]
