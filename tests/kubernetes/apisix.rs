@@ -380,10 +380,11 @@ fn gateways_have_what_stands_beside_the_gateway_api() {
 #[test]
 fn a_rule_that_the_node_refuses_changes_nothing_about_others() {
     let adopting = Adopting::start(", adopt_apisix: true");
-    // Longer than any time that a node can have.
-    let odd = route("odd", "odd.example", json!({ "timeout": { "read": "10000000h" } }));
-    adopting.cluster.apply([odd, route("right", "right.example", json!({}))]);
+    let plugin = json!({ "name": "cors", "enable": true, "config": { "_meta": { "priority": "high" } } });
+    let odd = route("odd", "odd.example", json!({ "plugins": [plugin] }));
+    adopting.cluster.apply([odd, route("right", "right.example", json!({})), route("wide", "*.example", json!({}))]);
     adopting.wait("right.example/", "", 200, "web");
+    adopting.wait("another.example/", "", 200, "web");
     eventually("the Event is written", DEADLINE, || {
         adopting
             .cluster
@@ -392,7 +393,56 @@ fn a_rule_that_the_node_refuses_changes_nothing_about_others() {
             .iter()
             .any(|event| event["involvedObject"]["name"] == "odd" || event["regarding"]["name"] == "odd")
     });
-    assert_ne!(adopting.ask("GET", "odd.example/", "").0, 200);
+    // The wider rule does not answer in its place.
+    assert_eq!(adopting.ask("GET", "odd.example/", "").0, 503);
+}
+
+#[test]
+fn a_secret_that_is_made_again_with_another_type_is_followed() {
+    let adopting = Adopting::start(", adopt_apisix: true");
+    let cluster = &adopting.cluster;
+    let secret = |kind: &str, key: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "type": kind,
+            "metadata": { "name": "jack", "namespace": "shop" }, "stringData": { "key": key },
+        })
+    };
+    let consumer = json!({
+        "apiVersion": "apisix.apache.org/v2", "kind": "ApisixConsumer",
+        "metadata": { "name": "jack", "namespace": "shop" },
+        "spec": { "ingressClassName": "apisix", "authParameter": { "keyAuth": { "secretRef": { "name": "jack" } } } },
+    });
+    let authentication = json!({ "enable": true, "type": "keyAuth", "keyAuth": { "header": "X-Key" } });
+    // It is watched by its type.
+    cluster.apply([secret("weir.dev/plugin", "key-one"), consumer]);
+    cluster.apply([route("a", "a.example", json!({ "authentication": authentication }))]);
+    adopting.wait("a.example/", "X-Key: key-one", 200, "user=shop_jack");
+    cluster.objects().delete("secrets", "shop", "jack");
+    adopting.wait("a.example/", "X-Key: key-one", 401, "");
+    cluster.apply([secret("Opaque", "key-two")]);
+    adopting.wait("a.example/", "X-Key: key-two", 200, "user=shop_jack");
+}
+
+/// The definitions of APISIX permit any whole number there.
+#[test]
+fn an_object_with_a_number_out_of_range_is_read_and_one_that_cannot_be_read_is_told() {
+    let adopting = Adopting::start(", adopt_apisix: true");
+    let backend = json!([{ "serviceName": "web", "servicePort": 80, "weight": -1 }]);
+    let unreadable = json!({
+        "apiVersion": "apisix.apache.org/v2", "kind": "ApisixTls",
+        "metadata": { "name": "odd", "namespace": "shop" }, "spec": { "ingressClassName": "apisix", "hosts": "a.example" },
+    });
+    adopting.cluster.apply([
+        route("odd", "odd.example", json!({ "backends": backend })),
+        route("wide", "*.example", json!({})),
+        unreadable,
+    ]);
+    adopting.wait("another.example/", "", 200, "web");
+    adopting.wait_condition("ApisixRoute", "shop/odd", "Accepted=False", "weight: -1");
+    adopting.wait("odd.example/", "", 503, "");
+    eventually("the Event is written", DEADLINE, || {
+        adopting.cluster.objects().all("events").iter().any(|event| event["reason"] == "NotRead")
+    });
 }
 
 #[test]
