@@ -2,7 +2,7 @@
 
 use super::observers::ConvertedPlugin;
 use crate::document::{self, DocumentValue};
-use crate::pattern::supported;
+use crate::pattern::{regex_quoted, supported};
 use crate::yaml::{Yaml, YamlMembers};
 
 /// The supported options, and the converted plugin; `None` for a plugin of another kind.
@@ -29,7 +29,8 @@ pub(super) fn difference(name: &str) -> Option<&'static str> {
     match name {
         "ai-prompt-decorator" => Some("`ai-prompt-decorator`: a request without `messages` is answered with 400"),
         "ai-prompt-guard" => Some(
-            "`ai-prompt-guard`: a request without `messages`, or with other prompts beside them, is answered with 400",
+            "`ai-prompt-guard`: a request without `messages`, or with other prompts beside them, is answered with 400; a pattern over \
+             several prompts finds them the oldest first, in Kong the newest",
         ),
         "azure-functions" => Some(
             "`azure-functions`: what follows the path of the route is appended to that of the function, and keys of clients are passed on",
@@ -38,8 +39,8 @@ pub(super) fn difference(name: &str) -> Option<&'static str> {
             Some("`oas-validation`: refusals have another text, and larger bodies than 1 MiB are refused")
         }
         "request-validator" => Some(
-            "`request-validator`: a form is validated as an object of texts, any other type of content as JSON; larger bodies than \
-             1 MiB are refused",
+            "`request-validator`: a request of another type than the allowed ones is refused with the text for a wrong body; larger \
+             bodies than 1 MiB are refused",
         ),
         _ => None,
     }
@@ -99,8 +100,10 @@ fn is_chat(config: &DocumentValue) -> bool {
 
 const NOT_CHAT: &str = "another format than OpenAI's chat";
 
+/// The largest body, by default Kong's own; with 0 Kong has no limit.
 fn size(config: &DocumentValue) -> Option<(&'static str, Yaml)> {
-    config.number("max_request_body_size").map(|bytes| ("max_req_body_size", Yaml::Integer(bytes)))
+    let bytes = config.number("max_request_body_size").unwrap_or(8 << 10);
+    (bytes > 0).then_some(("max_req_body_size", Yaml::Integer(bytes)))
 }
 
 fn prompts(config: &DocumentValue) -> Result<YamlMembers, &'static str> {
@@ -135,6 +138,10 @@ fn prompt_guard(config: &DocumentValue) -> Result<YamlMembers, &'static str> {
     let (allowed, denied) = patterns("allow_patterns")
         .zip(patterns("deny_patterns"))
         .ok_or("a pattern with look-around or a back-reference")?;
+    // Kong joins prompts the newest first, so such a pattern would be held against another prompt.
+    if allowed.iter().chain(&denied).any(|pattern| has_anchor(pattern)) {
+        return Err("a pattern with `^` or `$`, since Kong joins the prompts in another order");
+    }
     let mut options = named([
         ("match_all_roles", Yaml::Boolean(config.is_true("match_all_roles", false))),
         // Kong's option says that the history is not looked at.
@@ -148,6 +155,24 @@ fn prompt_guard(config: &DocumentValue) -> Result<YamlMembers, &'static str> {
     }
     options.extend(named(size(config)));
     Ok(options)
+}
+
+/// Whether a pattern may depend on where the text begins or ends. `$` in a class counts as well.
+fn has_anchor(pattern: &str) -> bool {
+    let (mut chars, mut opens_class) = (pattern.chars(), false);
+    while let Some(char) = chars.next() {
+        let is_anchor = match char {
+            '\\' => chars.next().is_some_and(|escaped| "AGZz".contains(escaped)),
+            '^' => !opens_class,
+            '$' => true,
+            _ => false,
+        };
+        if is_anchor {
+            return true;
+        }
+        opens_class = char == '[';
+    }
+    false
 }
 
 fn azure_function(config: &DocumentValue) -> Result<YamlMembers, &'static str> {
@@ -193,19 +218,81 @@ fn schema(config: &DocumentValue) -> Result<YamlMembers, &'static str> {
     let text = config.text("body_schema").filter(|text| !text.is_empty()).ok_or("it has no `body_schema`")?;
     let parsed = document::parse("body_schema", text).map_err(|_| "a `body_schema` that is no JSON")?;
     let Yaml::Map(mut schema) = parsed.to_yaml() else { return Err("a `body_schema` that is no object") };
-    if let Some(draft) = written
-        && !schema.iter().any(|(name, _)| name == "$schema")
-    {
+    // Kong goes by `version` alone.
+    schema.retain(|(name, _)| name != "$schema");
+    if let Some(draft) = written {
         schema.insert(0, ("$schema".to_owned(), Yaml::text(draft)));
     }
-    if config.texts("allowed_content_types").iter().any(|kind| !kind.starts_with("application/json")) {
-        return Err("other `allowed_content_types` than JSON");
-    }
-    let mut options = named([("body_schema", Yaml::Map(schema))]);
+    let mut options = named([("header_schema", content_type(config)?), ("body_schema", Yaml::Map(schema))]);
     if !config.is_true("verbose_response", false) {
         options.push(("rejected_msg".to_owned(), Yaml::text("request body doesn't conform to schema")));
     }
     Ok(options)
+}
+
+/// Whether a server of a definition, of one of its paths or of an operation has a path.
+fn has_server_with_path(definition: &DocumentValue) -> bool {
+    let has_path = |server: &DocumentValue| {
+        let url = server.text("url").unwrap_or_default();
+        let path = url.split_once("://").map_or(url, |(_, rest)| rest.find('/').map_or("", |slash| &rest[slash..]));
+        !path.trim_matches('/').is_empty()
+    };
+    let paths = definition.get("paths").map_or(&[][..], DocumentValue::members);
+    // What `$ref` may lead to, which are paths as well.
+    let referred = definition.at_pointer("/components/pathItems").map_or(&[][..], DocumentValue::members);
+    let paths = paths.iter().chain(referred).map(|(_, path)| path);
+    let lower =
+        paths.flat_map(|path| std::iter::once(path).chain(path.members().iter().map(|(_, operation)| operation)));
+    std::iter::once(definition).chain(lower).any(|holder| holder.list("servers").iter().any(has_path))
+}
+
+/// A schema of header fields that requires one of the allowed types.
+fn content_type(config: &DocumentValue) -> Result<Yaml, &'static str> {
+    let allowed = match config.texts("allowed_content_types") {
+        kinds if kinds.is_empty() => vec!["application/json"],
+        kinds => kinds,
+    };
+    let is_exact = config.is_true("content_type_parameter_validation", true);
+    let mut ways = Vec::new();
+    for kind in allowed {
+        let mut parts = kind.split(';').map(str::trim);
+        if !parts.next().is_some_and(|kind| kind.eq_ignore_ascii_case("application/json")) {
+            return Err("other `allowed_content_types` than JSON");
+        }
+        let parameters: String = match is_exact {
+            true => parts.map(parameter).collect::<Option<_>>().ok_or("`allowed_content_types` with a quoted value")?,
+            false => "(;.*)?".to_owned(),
+        };
+        ways.push(format!("{}[ \t]*{parameters}", in_any_case("application/json")));
+    }
+    let pattern = Yaml::map([("pattern", Yaml::text(format!("^({})$", ways.join("|"))))]);
+    Ok(Yaml::map([
+        ("type", Yaml::text("object")),
+        ("required", Yaml::texts(["Content-Type"])),
+        ("properties", Yaml::map([("Content-Type", pattern)])),
+    ]))
+}
+
+/// An expression for a parameter of a type (RFC 9110 §5.6.6), such as `charset=utf-8`. `None` if its value is no token.
+fn parameter(text: &str) -> Option<String> {
+    let (name, value) = text.split_once('=')?;
+    let is_token = |text: &str| {
+        !text.is_empty() && text.chars().all(|char| char.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(char))
+    };
+    if !is_token(name) || !is_token(value) {
+        return None;
+    }
+    let value = if name.eq_ignore_ascii_case("charset") { in_any_case(value) } else { regex_quoted(value) };
+    Some(format!(";[ \t]*{}=(\"{value}\"|{value})[ \t]*", in_any_case(name)))
+}
+
+/// An expression for a text in upper or lower case.
+fn in_any_case(text: &str) -> String {
+    let one = |char: char| match char.is_ascii_alphabetic() {
+        true => format!("[{}{}]", char.to_ascii_lowercase(), char.to_ascii_uppercase()),
+        false => regex_quoted(&char.to_string()),
+    };
+    text.chars().map(one).collect()
 }
 
 fn definition(config: &DocumentValue) -> Result<YamlMembers, &'static str> {
@@ -217,12 +304,7 @@ fn definition(config: &DocumentValue) -> Result<YamlMembers, &'static str> {
     if config.is_true("query_parameter_check", false) || config.is_true("header_parameter_check", false) {
         return Err("the refusal of parameters that the definition has not");
     }
-    let has_path = |server: &DocumentValue| {
-        let url = server.text("url").unwrap_or_default();
-        let path = url.split_once("://").map_or(url, |(_, rest)| rest.find('/').map_or("", |slash| &rest[slash..]));
-        !path.trim_matches('/').is_empty()
-    };
-    if !config.is_true("include_base_path", false) && parsed.list("servers").iter().any(has_path) {
+    if !config.is_true("include_base_path", false) && has_server_with_path(&parsed) {
         return Err("`servers` with paths, which Kong ignores; remove them for `oas-validator`");
     }
     let mut options = named([("spec", Yaml::text(text))]);

@@ -370,7 +370,22 @@ fn plugins_for_bodies_have_equivalents() {
         (
             r#"{ name: request-validator, config: { version: draft4, body_schema: '{"type": "object", "required": ["a"]}', allowed_content_types: [application/json] } }"#,
             r#"body_schema: { $schema: "http://json-schema.org/draft-04/schema#", type: object, required: [a] }, rejected_msg: "request body doesn't conform to schema""#,
-            "as an object of texts",
+            "of another type",
+        ),
+        (
+            r#"{ name: request-validator, config: { version: draft4, body_schema: '{"$schema": "http://json-schema.org/draft-07/schema#"}' } }"#,
+            r#"body_schema: { $schema: "http://json-schema.org/draft-04/schema#" }, rejected_msg"#,
+            "of another type",
+        ),
+        (
+            "{ name: ai-prompt-guard, config: { allow_patterns: ['[^a]\\^b\\$'] } }",
+            r"allow_patterns: ['[^a]\^b\$'], max_req_body_size: 8192",
+            "with other prompts",
+        ),
+        (
+            "{ name: ai-prompt-decorator, config: { max_request_body_size: 0, prompts: { append: [{ content: a }] } } }",
+            "append: [{ role: system, content: a }] }",
+            "without `messages`",
         ),
         (
             &format!(
@@ -409,6 +424,9 @@ fn plugins_for_bodies_that_would_lose_a_check_close_their_route() {
         ),
         ("{ name: ai-prompt-guard, config: { deny_patterns: ['(?=a)'] } }", "look-around"),
         ("{ name: ai-prompt-guard, config: { deny_patterns: [a], text: b } }", "its option `text`"),
+        ("{ name: ai-prompt-guard, config: { allow_patterns: ['^a'] } }", "in another order"),
+        ("{ name: ai-prompt-guard, config: { deny_patterns: ['a$'] } }", "in another order"),
+        ("{ name: ai-prompt-guard, config: { deny_patterns: ['\\Aa'] } }", "in another order"),
         ("{ name: azure-functions, config: { appname: shop } }", "`functionname`"),
         ("{ name: grpc-web, config: { proto: /a.proto } }", "`grpc-transcode`"),
         ("{ name: grpc-web, config: { allow_origin_header: 'https://a' } }", "see `cors`"),
@@ -422,9 +440,21 @@ fn plugins_for_bodies_that_would_lose_a_check_close_their_route() {
             "{ name: request-validator, config: { version: draft7, body_schema: '{}', allowed_content_types: [text/plain] } }",
             "than JSON",
         ),
+        (
+            "{ name: request-validator, config: { version: draft7, body_schema: '{}', allowed_content_types: [application/json-patch+json] } }",
+            "than JSON",
+        ),
         ("{ name: oas-validation, config: { api_spec: '%7B%22openapi%22' } }", "percent-encoded"),
         ("{ name: oas-validation, config: { api_spec: '{\"swagger\": \"2.0\"}' } }", "not of OpenAPI 3"),
         (&format!("{{ name: oas-validation, config: {{ api_spec: '{served}' }} }}"), "`servers` with paths"),
+        (
+            r#"{ name: oas-validation, config: { api_spec: '{"openapi": "3.1.0", "paths": {"/a": {"servers": [{"url": "/v1"}]}}}' } }"#,
+            "`servers` with paths",
+        ),
+        (
+            r#"{ name: oas-validation, config: { api_spec: '{"openapi": "3.1.0", "paths": {"/a": {"get": {"servers": [{"url": "https://h/v1"}]}}}}' } }"#,
+            "`servers` with paths",
+        ),
         (
             &format!(
                 "{{ name: oas-validation, config: {{ api_spec: '{served}', include_base_path: true, query_parameter_check: true }} }}"
@@ -556,4 +586,36 @@ fn a_route_whose_client_certificates_are_for_other_authorities_is_closed() {
                   config: { ca_certificates: [one], revocation_check_mode: STRICT } }] }] }]\n";
     let found = findings(&format!("_format_version: \"3.0\"\n{strict}{both}"));
     assert!(found.iter().any(|line| line.contains("`revocation_check_mode` is not converted")), "{found:?}");
+}
+
+#[test]
+fn allowed_types_of_a_request_validator_are_required_as_kong_does() {
+    let patterns = |options: &str| {
+        let text = format!("{{ version: draft7, body_schema: '{{}}', {options} }}");
+        let config = crate::document::parse("test", &text).expect("it is YAML");
+        let (_, converted) = super::bodies::converted(&config, "request-validator").expect("its name").expect("valid");
+        let (_, crate::yaml::Yaml::Map(options)) = converted else { panic!("a map") };
+        let yaml = format!("{:?}", options.first());
+        assert!(yaml.contains("header_schema") && yaml.contains("Content-Type"), "{yaml}");
+        let start = yaml.find("\"^(").expect("a pattern") + 1;
+        let end = yaml[start..].find(")$\"").expect("its end") + start + 2;
+        let pattern = yaml[start..end].replace("\\\"", "\"").replace("\\\\", "\\").replace("\\t", "\t");
+        regex::Regex::new(&pattern).expect("an expression")
+    };
+    let kinds = [
+        "application/json",
+        "Application/JSON",
+        "application/json; charset=utf-8",
+        "application/json;charset=\"UTF-8\"",
+        "application/json-patch+json",
+        "text/plain",
+    ];
+    for (options, allowed) in [
+        ("verbose_response: true", [true, true, false, false, false, false]),
+        ("content_type_parameter_validation: false", [true, true, true, true, false, false]),
+        ("allowed_content_types: ['application/json; charset=utf-8']", [false, false, true, true, false, false]),
+    ] {
+        let pattern = patterns(options);
+        assert_eq!(kinds.map(|kind| pattern.is_match(kind)), allowed, "{options}: {pattern}");
+    }
 }
