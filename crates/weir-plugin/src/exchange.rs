@@ -315,7 +315,7 @@ impl Notes {
         self.0.as_ref().is_some_and(|lists| !lists.kept.is_empty())
     }
 
-    /// Holds a value under a key until the exchange has ended; an earlier one is dropped.
+    /// Holds a value under a key until it is released or the exchange has ended; an earlier one is dropped.
     pub fn hold<T: Send + Sync + 'static>(&mut self, key: NoteKey, value: Arc<T>) {
         let lists = self.0.get_or_insert_default();
         lists.values.retain(|(at, _)| *at != key);
@@ -326,6 +326,13 @@ impl Notes {
     pub fn held<T: Send + Sync + 'static>(&self, key: NoteKey) -> Option<Arc<T>> {
         let (_, value) = self.0.as_ref()?.values.iter().find(|(at, _)| *at == key)?;
         Arc::clone(value).downcast().ok()
+    }
+
+    /// Drops the value that is held under a key.
+    pub fn release(&mut self, key: NoteKey) {
+        if let Some(lists) = &mut self.0 {
+            lists.values.retain(|(at, _)| *at != key);
+        }
     }
 
     /// Removes all notes; memory is kept.

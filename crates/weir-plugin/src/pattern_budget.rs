@@ -57,6 +57,11 @@ pub fn is_spent() -> bool {
     IS_SPENT.get()
 }
 
+/// The bytes that are left of the budget of the work on this thread; `None` without one.
+pub fn left() -> Option<usize> {
+    LEFT.get()
+}
+
 /// Takes bytes for expressions that are compiled elsewhere. Returns whether they are left.
 pub fn spend(bytes: usize) -> bool {
     let Some(left) = LEFT.get() else { return true };

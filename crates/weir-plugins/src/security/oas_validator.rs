@@ -62,8 +62,8 @@ pub(crate) struct OasValidator {
     spec: Option<String>,
     /// The `http` or `https` URL of the definition, in place of `spec`. It is read when the first request needs it, and again when it is
     /// older than `spec_url_ttl`, while requests are judged by the last one; so they are if it cannot be read again, or what is read has
-    /// a fault. A request and its response are judged by the same definition; while requests last that 16 earlier ones are for, no other
-    /// one is used. As long as it could never be read, requests are answered with 503. After a failure, the next attempt is made at the
+    /// a fault. A request and its response are judged by the same definition. Earlier ones that requests still need take at most 256 MiB together;
+    /// then the oldest are given up: bodies still to be judged by them get 503, and responses do not fit. As long as it could never be read, requests are answered with 503. After a failure, the next attempt is made at the
     /// earliest 5 seconds later. Redirects are not followed. The regular expressions in it take at most 256 MiB when they are compiled, two
     /// such definitions are compiled at a time, and requests wait 10 seconds longer than `timeout` at most.
     #[schemars(length(min = 1))]
@@ -267,7 +267,18 @@ impl DefinitionSource {
     /// # Errors
     /// There is none any more.
     fn of(&self, exchange: &mut Exchange) -> Result<Arc<ApiDefinition>, Stop> {
-        self.known(exchange).ok_or_else(|| unavailable(exchange))
+        let known = self.known(exchange).or_else(|| match self {
+            // The body was made here for a request without one, for which nothing was held.
+            DefinitionSource::Fetched(fetched) if !exchange.request.framing.has_body() => fetched.begin(exchange),
+            _ => None,
+        });
+        known.ok_or_else(|| unavailable(exchange))
+    }
+
+    fn release(&self, exchange: &mut Exchange) {
+        if let DefinitionSource::Fetched(fetched) = self {
+            fetched.release(exchange);
+        }
     }
 
     fn known(&self, exchange: &Exchange) -> Option<Arc<ApiDefinition>> {
@@ -310,6 +321,9 @@ impl RequestRules {
     fn check_head(&self, definition: &ApiDefinition, exchange: &mut Exchange) -> Result<(), Stop> {
         let mut faults = self.faults();
         self.add_faults_of_head(definition, exchange, &mut faults);
+        if self.skipped.body || !exchange.request.framing.has_body() {
+            self.end_request(exchange);
+        }
         self.answer(exchange, &faults)
     }
 
@@ -342,6 +356,13 @@ impl RequestRules {
         }
         if !self.skipped.body {
             self.check_framing(request.framing, operation, media_type(&request.head), faults);
+        }
+    }
+
+    /// Nothing more of the request is judged: a definition is held for its response at most, which can last.
+    fn end_request(&self, exchange: &mut Exchange) {
+        if self.responses.is_none() {
+            self.source.release(exchange);
         }
     }
 
@@ -469,11 +490,13 @@ impl Plugin for DefinedRequests {
         // Only where it is not refused is it still here.
         let is_larger = matches!(exchange.request.framing, Framing::Sized(length) if length > bounds.max_bytes);
         let definition = self.0.source.of(exchange)?;
-        let Some(body) = definition.operation(exchange).ok().and_then(|operation| operation.body.as_ref()) else {
-            return Ok(None);
-        };
-        let is_read = media_type(&exchange.request.head).is_some_and(|kind| body.is_read(kind));
-        Ok((is_read && !is_larger).then_some(bounds.max_bytes))
+        let body = definition.operation(exchange).ok().and_then(|operation| operation.body.as_ref());
+        let kind = media_type(&exchange.request.head);
+        let is_read = !is_larger && body.zip(kind).is_some_and(|(body, kind)| body.is_read(kind));
+        if !is_read {
+            self.0.end_request(exchange);
+        }
+        Ok(is_read.then_some(bounds.max_bytes))
     }
 
     fn too_much_content(&self, exchange: &mut Exchange) -> Stop {
@@ -484,6 +507,7 @@ impl Plugin for DefinedRequests {
 
     fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
         let definition = self.0.source.of(exchange)?;
+        self.0.end_request(exchange);
         let Ok(operation) = definition.operation(exchange).map(Arc::clone) else { return Ok(Flow::Continue) };
         let target =
             BodyTarget { definition, operation, head: exchange.request.head.clone(), client: exchange.client.addr };

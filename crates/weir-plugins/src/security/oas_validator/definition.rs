@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde_json::Value;
-use weir_plugin::{Exchange, Interner};
+use weir_plugin::{Exchange, Interner, pattern_budget};
 
 use super::body::DeclaredBody;
 use super::document::{OasDocument, SpecFaults, below};
@@ -24,6 +24,8 @@ const MOST_URL: usize = 2_048;
 const MOST_VALUE: usize = 256;
 /// The most base paths of one operation.
 const MOST_SERVERS: usize = 20;
+/// How many bytes a definition takes for each byte of its text: about what parsed schemas and parameters do.
+const BYTES_PER_CHARACTER: usize = 16;
 /// The methods that a path has operations for (OpenAPI "Path Item Object").
 const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
 
@@ -51,6 +53,8 @@ pub(super) struct ApiDefinition {
     pub schemas: OasSchemas,
     /// By the number of their segments, the most specific first.
     paths: HashMap<usize, Vec<DefinedPath>>,
+    /// The memory that it takes, roughly.
+    pub bytes: usize,
 }
 
 /// The operation that a request is, with the values in its path.
@@ -83,6 +87,7 @@ impl ApiDefinition {
     /// # Errors
     /// All faults, up to a bound.
     fn compile(text: &str, with_responses: bool) -> Result<ApiDefinition, Vec<String>> {
+        let before = pattern_budget::left();
         let document = OasDocument::read(text).map_err(|problem| vec![problem])?;
         let mut reading = DefinitionReading {
             document: &document,
@@ -102,7 +107,8 @@ impl ApiDefinition {
             sorted.entry(path.template.segment_count()).or_default().push(path);
         }
         sorted.values_mut().for_each(|paths| paths.sort_by_cached_key(|path| path.template.rank()));
-        Ok(ApiDefinition { schemas, paths: sorted })
+        let patterns = before.zip(pattern_budget::left()).map_or(0, |(before, left)| before.saturating_sub(left));
+        Ok(ApiDefinition { schemas, paths: sorted, bytes: text.len() * BYTES_PER_CHARACTER + patterns })
     }
 
     /// The operation that an exchange is.

@@ -27,12 +27,14 @@ const MOST_COMPILING: Duration = Duration::from_secs(10);
 const MOST_AT_A_TIME: usize = 2;
 /// The most bytes that the regular expressions of a definition at a URL take together when they are compiled: as those of a configuration.
 const MOST_PATTERN_BYTES: usize = 256 << 20;
-/// The most earlier definitions that exchanges hold while they last: each takes memory. No other one is taken into use meanwhile.
-const MOST_EARLIER: usize = 16;
+/// The most bytes of the earlier definitions that exchanges still hold, in the process. The oldest ones are given up beyond it.
+const MOST_EARLIER_BYTES: usize = 256 << 20;
 /// The most bytes of what the log says about a failure.
 const MOST_TOLD: usize = 1_000;
 
 static COMPILATIONS: Semaphore = Semaphore::const_new(MOST_AT_A_TIME);
+static EARLIER: Mutex<EarlierDefinitions> =
+    Mutex::new(EarlierDefinitions { held: Vec::new(), most: MOST_EARLIER_BYTES });
 
 /// The options of a definition at a URL.
 pub(super) struct SpecUrlOptions {
@@ -73,9 +75,9 @@ struct KeptDefinition {
 
 #[derive(Default)]
 struct KnownDefinition {
-    current: Option<Arc<ApiDefinition>>,
+    current: Option<Arc<HeldDefinition>>,
     /// Those before the current one, by which exchanges may still be judged.
-    earlier: Vec<Weak<ApiDefinition>>,
+    earlier: Vec<Weak<HeldDefinition>>,
     /// When the current one was read, or found to be still the same.
     read_at: Option<Instant>,
     /// When the last attempt has failed; `None` if it succeeded.
@@ -84,6 +86,57 @@ struct KnownDefinition {
     is_uncounted: bool,
     /// The attempt under way; its sender is dropped when it ends.
     attempt: Option<watch::Receiver<()>>,
+}
+
+/// A definition that exchanges hold; empty when it was given up.
+struct HeldDefinition(Mutex<Option<Arc<ApiDefinition>>>);
+
+impl HeldDefinition {
+    fn of(definition: Arc<ApiDefinition>) -> Arc<HeldDefinition> {
+        Arc::new(HeldDefinition(Mutex::new(Some(definition))))
+    }
+
+    fn definition(&self) -> MutexGuard<'_, Option<Arc<ApiDefinition>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is(&self, other: &Arc<ApiDefinition>) -> bool {
+        self.definition().as_ref().is_some_and(|own| Arc::ptr_eq(own, other))
+    }
+
+    /// Whether exchanges may still be judged by the first one, which is not the second.
+    fn is_other(first: &Weak<HeldDefinition>, second: &Arc<HeldDefinition>) -> bool {
+        first.upgrade().is_some_and(|first| !Arc::ptr_eq(&first, second) && first.definition().is_some())
+    }
+}
+
+/// The replaced definitions of all URLs, the oldest first.
+struct EarlierDefinitions {
+    held: Vec<Weak<HeldDefinition>>,
+    /// The most bytes that they take.
+    most: usize,
+}
+
+impl EarlierDefinitions {
+    /// Takes one out that comes into use again.
+    fn remove(&mut self, held: &Arc<HeldDefinition>) {
+        self.held.retain(|other| HeldDefinition::is_other(other, held));
+    }
+
+    /// Adds one, and gives up the oldest ones that are too much.
+    fn add(&mut self, replaced: Weak<HeldDefinition>) {
+        self.held.push(replaced);
+        let mut left = self.most;
+        // The newest ones stay.
+        for held in self.held.iter().rev().filter_map(Weak::upgrade) {
+            let mut definition = held.definition();
+            let bytes = definition.as_ref().map_or(0, |definition| definition.bytes);
+            match left.checked_sub(bytes) {
+                Some(rest) => left = rest,
+                None => (left, *definition) = (0, None),
+            }
+        }
+    }
 }
 
 /// What an exchange finds.
@@ -149,9 +202,15 @@ impl FetchedDefinition {
         }
     }
 
-    /// The definition by which the exchange is judged since it began; `None` if it has begun without one.
+    /// The definition by which the exchange is judged since it began; `None` if it has begun without one, or this was given up.
     pub(super) fn of(&self, exchange: &Exchange) -> Option<Arc<ApiDefinition>> {
-        exchange.notes.held(self.held)
+        let held: Arc<HeldDefinition> = exchange.notes.held(self.held)?;
+        held.definition().clone()
+    }
+
+    /// The exchange is judged by it no more.
+    pub(super) fn release(&self, exchange: &mut Exchange) {
+        exchange.notes.release(self.held);
     }
 
     fn find(&self, exchange: &mut Exchange) -> DefinitionLookup {
@@ -160,10 +219,11 @@ impl FetchedDefinition {
         if !is_young && known.may_try() {
             known.attempt = Some(self.attempt());
         }
-        match (&known.current, &known.attempt) {
-            (Some(definition), _) => {
-                exchange.notes.hold(self.held, Arc::clone(definition));
-                DefinitionLookup::Known { definition: Arc::clone(definition), has_failed: known.is_uncounted }
+        let current = known.current.as_ref().and_then(|held| Some((held, held.definition().clone()?)));
+        match (current, &known.attempt) {
+            (Some((held, definition)), _) => {
+                exchange.notes.hold(self.held, Arc::clone(held));
+                DefinitionLookup::Known { definition, has_failed: known.is_uncounted }
             }
             (None, Some(attempt)) => DefinitionLookup::Awaited(attempt.clone()),
             (None, None) => DefinitionLookup::Missing,
@@ -233,7 +293,11 @@ impl KeptDefinition {
     fn end_attempt(&self, read: Result<Arc<ApiDefinition>, String>, name: &str) {
         let mut known = self.known();
         known.attempt = None;
-        match read.and_then(|definition| known.keep(definition)) {
+        let kept = read.map(|definition| {
+            let mut earlier = EARLIER.lock().unwrap_or_else(PoisonError::into_inner);
+            known.keep(definition, &mut earlier)
+        });
+        match kept {
             Ok(true) => tracing::info!("oas-validator: the definition at {name} is in use"),
             Ok(false) => {}
             Err(why) => {
@@ -260,21 +324,23 @@ impl KnownDefinition {
     }
 
     /// Returns whether it is another one than before.
-    ///
-    /// # Errors
-    /// Exchanges hold too many earlier ones.
-    fn keep(&mut self, definition: Arc<ApiDefinition>) -> Result<bool, String> {
-        let is_other = self.current.as_ref().is_none_or(|current| !Arc::ptr_eq(current, &definition));
+    fn keep(&mut self, definition: Arc<ApiDefinition>, earlier: &mut EarlierDefinitions) -> bool {
+        let is_other = !self.current.as_ref().is_some_and(|current| current.is(&definition));
         if is_other {
-            self.earlier.retain(|earlier| earlier.strong_count() > 0);
-            if self.earlier.len() >= MOST_EARLIER {
-                return Err(format!("requests are still judged by {MOST_EARLIER} earlier ones"));
+            let known = self.earlier.iter().filter_map(Weak::upgrade).find(|held| held.is(&definition));
+            let next = known.unwrap_or_else(|| HeldDefinition::of(definition));
+            earlier.remove(&next);
+            self.earlier.retain(|held| HeldDefinition::is_other(held, &next));
+            if let Some(replaced) = self.current.replace(next) {
+                self.earlier.push(Arc::downgrade(&replaced));
+                let weak = Arc::downgrade(&replaced);
+                // Without exchanges that hold it, it takes no memory.
+                drop(replaced);
+                earlier.add(weak);
             }
-            let replaced = self.current.replace(definition);
-            self.earlier.extend(replaced.map(|replaced| Arc::downgrade(&replaced)));
         }
         (self.read_at, self.failed, self.is_uncounted) = (Some(Instant::now()), None, false);
-        Ok(is_other)
+        is_other
     }
 }
 
@@ -299,21 +365,39 @@ mod tests {
         assert!(told.starts_with("its regular expressions take more than 268435456 bytes"), "{told}");
     }
 
+    fn definition(path: &str) -> Arc<ApiDefinition> {
+        compile(format!("openapi: 3.1.0\npaths: {{ /{path}: {{ get: {{}} }} }}"), false).expect("it is valid")
+    }
+
     #[test]
-    fn earlier_definitions_are_held_by_exchanges_up_to_a_number() {
+    fn earlier_definitions_are_given_up_beyond_a_number_of_bytes() {
+        let definitions = ["a", "b", "c", "d"].map(definition);
         let mut known = KnownDefinition::default();
-        let definition = |path: usize| {
-            compile(format!("openapi: 3.1.0\npaths: {{ /{path}: {{ get: {{}} }} }}"), false).expect("it is valid")
-        };
-        let held: Vec<_> = (0..=MOST_EARLIER).map(definition).collect();
-        for definition in &held {
-            assert_eq!(known.keep(Arc::clone(definition)), Ok(true));
-        }
-        assert_eq!(known.keep(Arc::clone(&held[MOST_EARLIER])), Ok(false), "it is the current one");
-        let next = definition(MOST_EARLIER + 1);
-        let told = known.keep(Arc::clone(&next)).expect_err("one too many");
-        assert_eq!(told, "requests are still judged by 16 earlier ones");
-        drop(held);
-        assert_eq!(known.keep(next), Ok(true));
+        let mut earlier = EarlierDefinitions { held: Vec::new(), most: 2 * definitions[0].bytes };
+        // As an exchange that lasts.
+        let held = definitions.each_ref().map(|definition| {
+            assert!(known.keep(Arc::clone(definition), &mut earlier));
+            known.current.clone().expect("it is in use")
+        });
+        let are_there = || held.each_ref().map(|held| held.definition().is_some());
+        assert_eq!(are_there(), [false, true, true, true], "two earlier ones, and the current one");
+        assert!(!known.keep(Arc::clone(&definitions[3]), &mut earlier), "it is the current one");
+        let next = definition("e");
+        assert!(known.keep(Arc::clone(&next), &mut earlier), "the newest one is always used");
+        assert_eq!(are_there(), [false, false, true, true]);
+        // One that comes back is the same for all, and no earlier one any more.
+        assert!(known.keep(Arc::clone(&definitions[2]), &mut earlier));
+        assert!(known.current.as_ref().is_some_and(|current| Arc::ptr_eq(current, &held[2])));
+        assert_eq!((known.earlier.len(), earlier.held.len()), (2, 2));
+        assert_eq!(are_there(), [false, false, true, true], "that which no exchange holds counts not");
+    }
+
+    #[test]
+    fn definitions_count_with_their_texts_and_expressions() {
+        let text = "openapi: 3.1.0\npaths: { /e: { get: { parameters: [{ name: p, in: query, schema: { pattern: '^[a-y]{1,9}$' } }] } } }";
+        let with_pattern = compile(text.to_owned(), false).expect("it is valid");
+        let plain = definition("a-path-that-no-other-test-has");
+        assert!(plain.bytes >= 40, "{}", plain.bytes);
+        assert!(with_pattern.bytes >= (1 << 20), "{}", with_pattern.bytes);
     }
 }

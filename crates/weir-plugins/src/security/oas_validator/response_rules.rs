@@ -35,7 +35,7 @@ impl ResponseRules {
         let mut faults = RequestFaults::new(true);
         match definition {
             Some(definition) => self.add_faults_of_head(definition, exchange, &mut faults),
-            None => faults.add("status", "cannot be judged, since the definition has been replaced more than once"),
+            None => faults.add("status", "cannot be judged, since the definition has been replaced"),
         }
         self.answer(exchange, &faults)
     }
