@@ -307,7 +307,7 @@ mod tests {
             (json!({"auth_config": config, "auth_file": "a"}), "needs either `auth_config` or `auth_file`"),
             (json!({"auth_config": with("type", "service_account")}), "auth_config.private_key: is not a private"),
             (json!({"auth_config": with("private_key_id", "1")}), "auth_config.private_key: is not a private"),
-            (json!({"auth_config": with("key", "1")}), "auth_config"),
+            (json!({"auth_config": with("key", "1")}), "auth_config.key: the option `key` is not known"),
             (json!({"auth_config": config}), "auth_config.private_key: is not a private RSA key in PEM"),
             (json!({"auth_file": "a", "resource": {}}), "resource: the option `type` is missing"),
             (json!({"auth_file": ""}), "auth_file"),

@@ -23,9 +23,10 @@ use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, Sin
 /// Sends a record of each exchange to Cloud Log Service (CLS) of Tencent Cloud, in signed requests over HTTP.
 ///
 /// A record becomes a log whose fields are the outermost members of the record: texts as they are, other values as JSON. A value is cut
-/// at 1 MiB, and a batch of more than 5 MiB is divided, by the limits of CLS. The source of a log is the host name of the machine; in APISIX it is an address that the name has. Requests never wait for the logger. `/records` and the
-/// metric `weir_log_records_total` report the outcome of every record. The values of the fields `Authorization`, `Cookie` and
-/// `Set-Cookie` are masked.
+/// at 1 MiB, and a batch of more than 5 MiB is divided, by the limits of CLS. The source of a log is the host name of the
+/// machine; in APISIX it is an address that the name has. Requests never wait for the logger. `/records` and the metric
+/// `weir_log_records_total` report the outcome of every record. The values of the fields `Authorization`, `Cookie` and `Set-Cookie` are
+/// masked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TencentCloudCls {

@@ -11,6 +11,7 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use weir_client::{HttpClient, IdleConnections};
 use weir_plugin::{AllOf, ConfigError, ReadFile, form};
@@ -65,27 +66,27 @@ struct GoogleKeyFileRest {
     #[serde(rename = "type")]
     #[schemars(extend("deprecated" = true))]
     _kind: Option<String>,
-    /// The same.
+    /// Accepted and ignored, as `type`.
     #[serde(rename = "private_key_id")]
     #[schemars(extend("deprecated" = true))]
     _private_key_id: Option<String>,
-    /// The same.
+    /// Accepted and ignored, as `type`.
     #[serde(rename = "client_id")]
     #[schemars(extend("deprecated" = true))]
     _client_id: Option<String>,
-    /// The same.
+    /// Accepted and ignored, as `type`.
     #[serde(rename = "auth_uri")]
     #[schemars(extend("deprecated" = true))]
     _auth_uri: Option<String>,
-    /// The same.
+    /// Accepted and ignored, as `type`.
     #[serde(rename = "auth_provider_x509_cert_url")]
     #[schemars(extend("deprecated" = true))]
     _auth_provider_x509_cert_url: Option<String>,
-    /// The same.
+    /// Accepted and ignored, as `type`.
     #[serde(rename = "client_x509_cert_url")]
     #[schemars(extend("deprecated" = true))]
     _client_x509_cert_url: Option<String>,
-    /// The same.
+    /// Accepted and ignored, as `type`.
     #[serde(rename = "universe_domain")]
     #[schemars(extend("deprecated" = true))]
     _universe_domain: Option<String>,
@@ -191,22 +192,53 @@ pub(crate) enum GoogleCredentials {
     },
 }
 
+/// The most files that are read at a time, by all loggers: each takes a thread until its disk responds, also after a reload.
+const MOST_READS: usize = 4;
+
+static READS: Semaphore = Semaphore::const_new(MOST_READS);
+
 /// The file of an account, read on another thread: a disk that does not respond delays no other sink, and takes one thread.
 #[derive(Default)]
-pub(crate) struct FileReading(Option<JoinHandle<io::Result<Vec<u8>>>>);
+pub(crate) struct FileReading(Option<FileAttempt>);
+
+struct FileAttempt {
+    since: tokio::time::Instant,
+    read: JoinHandle<io::Result<Vec<u8>>>,
+}
 
 impl FileReading {
-    /// The content. After a time-out, the next call goes on with the same attempt.
+    /// The content. After a time-out, the next call waits for the same attempt to end, and reads again: the file may have changed.
     async fn content(
         &mut self,
-        read: impl FnOnce() -> io::Result<Vec<u8>> + Send + 'static,
+        read: impl Fn() -> io::Result<Vec<u8>> + Clone + Send + 'static,
     ) -> Result<Vec<u8>, String> {
-        let attempt = self.0.get_or_insert_with(|| tokio::task::spawn_blocking(read));
-        let Ok(content) = tokio::time::timeout(TIMEOUT, attempt).await else {
-            return Err(format!("it could not be read within {} s", TIMEOUT.as_secs()));
-        };
-        self.0 = None;
-        content.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+        let now = tokio::time::Instant::now;
+        let until = now() + TIMEOUT;
+        loop {
+            let mut attempt = match self.0.take() {
+                Some(attempt) => attempt,
+                None => FileAttempt { since: now(), read: FileReading::start(&READS, read.clone())? },
+            };
+            let Ok(content) = tokio::time::timeout_at(until, &mut attempt.read).await else {
+                self.0 = Some(attempt);
+                return Err(format!("it could not be read within {} s", TIMEOUT.as_secs()));
+            };
+            if attempt.since.elapsed() <= TIMEOUT {
+                return content.map_err(|error| error.to_string())?.map_err(|error| error.to_string());
+            }
+        }
+    }
+
+    fn start(
+        reads: &'static Semaphore,
+        read: impl FnOnce() -> io::Result<Vec<u8>> + Send + 'static,
+    ) -> Result<JoinHandle<io::Result<Vec<u8>>>, String> {
+        let place = reads.try_acquire().map_err(|_| format!("{MOST_READS} such files are being read already"))?;
+        Ok(tokio::task::spawn_blocking(move || {
+            // Until it ends, also if nothing waits for it any more.
+            let _place = place;
+            read()
+        }))
     }
 }
 
@@ -326,26 +358,49 @@ impl GoogleAccount {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
+    use std::sync::{Arc, Mutex, mpsc};
 
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn a_file_that_cannot_be_read_is_given_up_and_keeps_one_thread() {
         let (send, receive) = mpsc::channel::<()>();
+        let receive = Arc::new(Mutex::new(receive));
         let mut reading = FileReading::default();
         let stuck = move || {
-            let _ = receive.recv();
+            let _ = receive.lock().map(|receive| receive.recv());
             Ok(b"late".to_vec())
         };
-        // The paused clock goes on only where no blocking work is under way, so the time passes by hand.
-        let told = tokio::select! {
-            told = reading.content(stuck) => told,
-            () = async { loop { tokio::time::advance(TIMEOUT).await; tokio::task::yield_now().await } } => unreachable!("it never ends"),
-        };
-        assert_eq!(told, Err("it could not be read within 10 s".to_owned()));
+        for _ in 0..2 {
+            // The paused clock goes on only where no blocking work is under way, so the time passes by hand.
+            let told = tokio::select! {
+                told = reading.content(stuck.clone()) => told,
+                () = async { loop { tokio::time::advance(TIMEOUT).await; tokio::task::yield_now().await } } => unreachable!("it never ends"),
+            };
+            assert_eq!(told, Err("it could not be read within 10 s".to_owned()));
+        }
         drop(send);
-        assert_eq!(reading.content(|| panic!("another attempt")).await, Ok(b"late".to_vec()));
-        assert_eq!(reading.content(|| Ok(b"new".to_vec())).await, Ok(b"new".to_vec()));
+        assert_eq!(
+            reading.content(|| Ok(b"new".to_vec())).await,
+            Ok(b"new".to_vec()),
+            "what was read late is not used"
+        );
+        assert_eq!(reading.content(|| Ok(b"newer".to_vec())).await, Ok(b"newer".to_vec()));
+    }
+
+    #[tokio::test]
+    async fn files_are_read_by_few_threads_at_a_time() {
+        static PLACES: Semaphore = Semaphore::const_new(1);
+        let (send, receive) = mpsc::channel::<()>();
+        let stuck = move || {
+            let _ = receive.recv();
+            Ok(Vec::new())
+        };
+        let first = FileReading::start(&PLACES, stuck).expect("there is a place");
+        let told = FileReading::start(&PLACES, || Ok(Vec::new())).expect_err("there is none");
+        assert_eq!(told, "4 such files are being read already");
+        drop(send);
+        assert!(first.await.expect("it ends").is_ok());
+        assert!(FileReading::start(&PLACES, || Ok(Vec::new())).is_ok());
     }
 }
