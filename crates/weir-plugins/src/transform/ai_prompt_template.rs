@@ -1,21 +1,24 @@
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use weir_plugin::{AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop};
+use weir_plugin::{
+    AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop, Variable, Variables,
+};
 
 use crate::content::chat::{self, ChatBody, PromptMessage, PromptRole};
 use crate::content::quoted;
-use crate::transform::body_transformer::{BodyTemplate, Scene};
+use crate::transform::body_transformer::{BodyTemplate, Scene, SceneVariables};
 
 /// Makes requests to a language model, in OpenAI's chat format, of a template that the request names and of its values.
 ///
 /// A request has the name of a template and values, such as `{"template_name": "code", "language": "Rust"}`. `{{language}}` in a
 /// template is replaced by the value, and by nothing if the request has none; the syntax is that of `body-transformer`. A value is put in
 /// unchanged and cannot leave its message: unlike in APISIX, it is not escaped for HTML. The new body has the model and the messages of
-/// the template, and nothing else of the request. A request without a known `template_name` is answered with 400. Bodies of more than 16 KiB, and compressed
-/// ones, are read on another thread.
+/// the template, and nothing else of the request. A request without a known `template_name` is answered with 400. Bodies
+/// of more than 16 KiB, and compressed ones, are read, and put into the template, on another thread.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AiPromptTemplate {
@@ -71,7 +74,12 @@ impl Definition for AiPromptTemplate {
             Ok((named.name.into(), template))
         };
         let templates = self.templates.into_iter().enumerate().map(compile).collect_all::<Box<[_]>>()?;
-        Ok(Arc::new(PromptTemplates { templates, limit: self.max_req_body_size }))
+        let variables = templates.iter().flat_map(|(_, template)| template.variables()).collect::<HashSet<_>>();
+        let variables = variables.into_iter().cloned().collect();
+        Ok(Arc::new(PromptMaker {
+            templates: Arc::new(PromptTemplates { templates, limit: self.max_req_body_size }),
+            variables,
+        }))
     }
 }
 
@@ -90,6 +98,15 @@ impl PromptTemplateOptions {
     }
 }
 
+struct PromptMaker {
+    templates: Arc<PromptTemplates>,
+    /// Those of all templates.
+    variables: Box<[Variable]>,
+}
+
+/// The variables of an exchange, with their values.
+type ReadVariables = [(Variable, Option<String>)];
+
 struct PromptTemplates {
     templates: Box<[(Box<str>, PromptTemplate)]>,
     limit: u64,
@@ -101,15 +118,20 @@ struct PromptTemplate {
 }
 
 impl PromptTemplate {
+    fn variables(&self) -> impl Iterator<Item = &Variable> {
+        let contents = self.messages.iter().flatten().map(|(_, content)| content);
+        self.model.iter().chain(contents).flat_map(|template| &template.variables)
+    }
+
     /// The new body, of the members of a request.
     ///
     /// # Errors
     /// Why there is none.
-    fn render(&self, exchange: &Exchange, root: &Value, most: usize) -> Result<Vec<u8>, String> {
+    fn render(&self, variables: &ReadVariables, root: &Value, most: usize) -> Result<Vec<u8>, String> {
         let too_much = || format!("The template makes a body of more than {most} bytes");
         let mut sum = 0;
         let mut text = |template: &BodyTemplate| {
-            let mut scene = Scene::new(root, &Value::Null, exchange, most);
+            let mut scene = Scene::new(root, &Value::Null, SceneVariables::Read(variables), most);
             scene.escapes_html = false;
             let made = template.render(&mut scene)?;
             sum += made.len();
@@ -134,16 +156,17 @@ impl PromptTemplate {
 }
 
 impl PromptTemplates {
-    fn made(&self, exchange: &Exchange, root: &Value) -> Result<Vec<u8>, String> {
+    fn made(&self, variables: &ReadVariables, plain: &[u8]) -> Result<Vec<u8>, String> {
+        let root = ChatBody::read(plain).and_then(|chat| chat.value()).map_err(|fault| fault.text().to_owned())?;
         let name = root.get("template_name").ok_or("The body has no `template_name`")?;
         let name = name.as_str().ok_or("The member `template_name` is not a text")?;
         let known = self.templates.iter().find(|(own, _)| name == &**own);
         let (_, template) = known.ok_or_else(|| format!("There is no template `{}`", quoted(name)))?;
-        template.render(exchange, root, usize::try_from(self.limit).unwrap_or(usize::MAX))
+        template.render(variables, &root, usize::try_from(self.limit).unwrap_or(usize::MAX))
     }
 }
 
-impl Plugin for PromptTemplates {
+impl Plugin for PromptMaker {
     fn phases(&self) -> Phases {
         Phases::REQUEST.and(Phases::REQUEST_BODY)
     }
@@ -153,16 +176,16 @@ impl Plugin for PromptTemplates {
     }
 
     fn whole_request(&self, _: &mut Exchange) -> Result<Option<u64>, Stop> {
-        Ok(Some(self.limit))
+        Ok(Some(self.templates.limit))
     }
 
     fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
-        let read = |plain: &[u8]| {
-            let told = |fault: chat::ChatFault| fault.text().to_owned();
-            ChatBody::read(plain).and_then(|chat| chat.value()).map_err(told)
-        };
-        chat::read(exchange, self.limit, body, read, |exchange, body, root| {
-            let made = root.and_then(|root| self.made(exchange, &root));
+        let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+        let value = |variable: &Variable| (variable.clone(), exchange.variable(variable).map(|value| text(&value)));
+        let variables: Vec<_> = self.variables.iter().map(value).collect();
+        let templates = Arc::clone(&self.templates);
+        let make = move |plain: &[u8]| templates.made(&variables, plain);
+        chat::read(exchange, self.templates.limit, body, make, |exchange, body, made| {
             chat::replace(exchange, AiPromptTemplate::NAME, body, made)
         })
     }
@@ -207,8 +230,9 @@ mod tests {
     }
 
     #[test]
-    fn long_bodies_are_read_elsewhere() {
-        let step = build::<AiPromptTemplate>(json!({"templates": [{"name": "one", "template": template("{{a}}")}]}));
+    fn long_bodies_are_read_and_put_into_their_template_elsewhere() {
+        let content = "{{_ctx.var.request_method}} {{a}}";
+        let step = build::<AiPromptTemplate>(json!({"templates": [{"name": "one", "template": template(content)}]}));
         let long = "a".repeat(MOST_AT_ONCE);
         let (mut exchange, mut content) =
             (get("/"), json!({"template_name": "one", "a": long}).to_string().into_bytes());
@@ -216,7 +240,7 @@ mod tests {
         assert!(matches!(turn, Ok(Flow::Wait(_))));
         finished(turn).expect("there is such a template");
         let made: Value = serde_json::from_slice(&content).expect("JSON");
-        assert_eq!(made["messages"][1]["content"], json!(long));
+        assert_eq!(made["messages"][1]["content"], json!(format!("GET {long}")));
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod template;
 
 use decoding::InputFormat;
 pub use expression::Scene;
+pub(crate) use expression::SceneVariables;
 pub use template::BodyTemplate;
 
 /// Makes new bodies of the bodies of requests and responses, by templates: JSON of XML, for example, or the reverse.
@@ -176,7 +177,9 @@ impl Transformer {
             Err(_) => return Err("the body is not UTF-8".to_owned()),
         };
         let most = usize::try_from(self.limit).unwrap_or(usize::MAX);
-        self.template.render(&mut Scene::new(&root, &body, exchange, most)).map(String::into_bytes)
+        self.template
+            .render(&mut Scene::new(&root, &body, SceneVariables::Exchange(exchange), most))
+            .map(String::into_bytes)
     }
 }
 

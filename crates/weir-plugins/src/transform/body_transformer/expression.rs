@@ -120,12 +120,14 @@ pub(super) struct CodeReader<'t> {
     pub end: usize,
     /// The local variables that are visible.
     pub locals: Vec<&'t str>,
+    /// The variables of the exchange that were read.
+    pub variables: Vec<Variable>,
     nested: usize,
 }
 
 impl<'t> CodeReader<'t> {
     pub(super) fn new(text: &'t str) -> CodeReader<'t> {
-        CodeReader { text, at: 0, end: text.len(), locals: Vec::new(), nested: 0 }
+        CodeReader { text, at: 0, end: text.len(), locals: Vec::new(), variables: Vec::new(), nested: 0 }
     }
 
     fn rest(&self) -> &'t str {
@@ -330,7 +332,10 @@ impl<'t> CodeReader<'t> {
             Cow::Borrowed(self.name()?)
         };
         match Variable::parse(&name) {
-            Some(variable) => Ok(LuaExpression::Variable(variable)),
+            Some(variable) => {
+                self.variables.push(variable.clone());
+                Ok(LuaExpression::Variable(variable))
+            }
             None => self.fault(format!("`{name}` is not a variable")),
         }
     }
@@ -389,7 +394,7 @@ pub struct Scene<'a> {
     pub root: &'a Value,
     /// The body as text.
     pub body: &'a Value,
-    pub exchange: &'a Exchange,
+    pub variables: SceneVariables<'a>,
     pub locals: Vec<Cow<'a, Value>>,
     /// The most bytes of a text.
     pub most_bytes: usize,
@@ -398,9 +403,33 @@ pub struct Scene<'a> {
     steps: u64,
 }
 
+/// Where a template finds the variables of its exchange.
+#[derive(Clone, Copy)]
+pub enum SceneVariables<'a> {
+    Exchange(&'a Exchange),
+    /// Those of the template as they were read before, for another thread.
+    Read(&'a [(Variable, Option<String>)]),
+}
+
 impl<'a> Scene<'a> {
-    pub fn new(root: &'a Value, body: &'a Value, exchange: &'a Exchange, most_bytes: usize) -> Scene<'a> {
-        Scene { root, body, exchange, locals: Vec::new(), most_bytes, escapes_html: true, steps: 0 }
+    pub fn new(root: &'a Value, body: &'a Value, variables: SceneVariables<'a>, most_bytes: usize) -> Scene<'a> {
+        Scene { root, body, variables, locals: Vec::new(), most_bytes, escapes_html: true, steps: 0 }
+    }
+
+    fn variable(&mut self, variable: &Variable) -> Result<Cow<'a, Value>, String> {
+        let value = match self.variables {
+            SceneVariables::Exchange(exchange) => {
+                // It is searched for in the head, and some are in the body.
+                self.spend(exchange.request.head.bytes().len() + exchange.request_body().map_or(0, <[u8]>::len))?;
+                exchange.variable(variable).map(|value| String::from_utf8_lossy(&value).into_owned())
+            }
+            SceneVariables::Read(values) => {
+                let value = values.iter().find(|(own, _)| own == variable).and_then(|(_, value)| value.as_ref());
+                self.spend(value.map_or(0, String::len))?;
+                value.cloned()
+            }
+        };
+        value.map_or(Ok(Cow::Owned(Value::Null)), |value| self.made(value))
     }
 
     /// Counts a step, and the bytes of texts that it reads.
@@ -494,15 +523,7 @@ impl LuaExpression {
             }
             LuaExpression::Context => Ok(Cow::Borrowed(scene.root)),
             LuaExpression::Body => Ok(Cow::Borrowed(scene.body)),
-            LuaExpression::Variable(variable) => {
-                let exchange = scene.exchange;
-                // It is searched for in the head, and some are in the body.
-                scene.spend(exchange.request.head.bytes().len() + exchange.request_body().map_or(0, <[u8]>::len))?;
-                match exchange.variable(variable) {
-                    None => Ok(Cow::Owned(Value::Null)),
-                    Some(value) => scene.made(String::from_utf8_lossy(&value).into_owned()),
-                }
-            }
+            LuaExpression::Variable(variable) => scene.variable(variable),
             LuaExpression::Member(parts) => {
                 let (of, key) = (parts[0].value(scene)?, scene.operand(&parts[1])?);
                 member(of, &key).map_err(|kind| format!("`{}` is a {kind}, which has no members", parts[0]))

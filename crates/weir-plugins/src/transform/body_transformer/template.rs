@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use serde_json::Value;
+use weir_plugin::Variable;
 
 use super::expression::{CodeReader, Function, LuaExpression, MOST_NESTED, Scene, is_true, text};
 use super::fault::TemplateError;
@@ -13,6 +14,8 @@ pub struct BodyTemplate {
     parts: Vec<TemplateSection>,
     /// It has the body as text.
     pub uses_body: bool,
+    /// The variables of the exchange that it has.
+    pub variables: Vec<Variable>,
 }
 
 #[derive(Debug)]
@@ -94,7 +97,11 @@ impl BodyTemplate {
         reader.text(&text[copied..]);
         (reader.code.at, reader.code.end) = (text.len(), text.len());
         match reader.blocks.is_empty() {
-            true => Ok(BodyTemplate { parts: reader.parts, uses_body: text.contains("_body") }),
+            true => Ok(BodyTemplate {
+                parts: reader.parts,
+                uses_body: text.contains("_body"),
+                variables: reader.code.variables,
+            }),
             false => reader.code.fault("a block has no `{% end %}`"),
         }
     }
@@ -380,6 +387,7 @@ fn check_room(bytes: usize, scene: &Scene<'_>) -> Result<(), String> {
 mod tests {
     use serde_json::json;
 
+    use super::super::expression::SceneVariables;
     use super::*;
     use crate::testing::get;
 
@@ -387,7 +395,7 @@ mod tests {
         let exchange = get("/?name=hello&a=%3Cb%3E");
         let body = Value::from("the body");
         let template = BodyTemplate::parse(template).map_err(|error| error.to_string())?;
-        template.render(&mut Scene::new(root, &body, &exchange, most))
+        template.render(&mut Scene::new(root, &body, SceneVariables::Exchange(&exchange), most))
     }
 
     fn data() -> Value {
