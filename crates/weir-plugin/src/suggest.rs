@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::variable::{ExchangePhase, Variable, fixed_names};
+use crate::variable::{ExchangePhase, MAX_NAME, Variable, fixed_names};
 
 /// The most words that are compared, to limit the cost.
 const MOST: usize = 1_000;
@@ -56,11 +56,15 @@ const NAMES: [(&str, &str); 10] = [
 /// The known variable that was probably meant.
 pub fn meant(variable: &Variable) -> Option<Cow<'static, str>> {
     let Variable::Unknown(name) = variable else { return None };
-    // `$http_x` where the name alone is expected.
-    if let Some(bare) = name.strip_prefix('$') {
-        let named = Variable::named(bare);
-        return if named.is_known() { Some(Cow::Owned(bare.to_owned())) } else { meant(&named) };
+    if name.len() > MAX_NAME {
+        return None;
     }
+    // `$http_x` where the name alone is expected.
+    let bare = name.trim_start_matches('$');
+    if bare.len() < name.len() && Variable::named(bare).is_known() {
+        return Some(Cow::Owned(bare.to_owned()));
+    }
+    let name = bare;
     let plain = name.to_ascii_lowercase().replace(['.', '-'], "_");
     if let Some((_, ours)) = NAMES.iter().find(|(theirs, _)| *theirs == plain) {
         return Some(Cow::Borrowed(ours));
@@ -113,6 +117,8 @@ mod tests {
             ("headers.X-Tenant", Some("http_x_tenant")),
             ("$http_x_tenant", Some("http_x_tenant")),
             ("$statsu", Some("status")),
+            ("$$$status", Some("status")),
+            ("$", None),
             ("ip", Some("remote_addr")),
             ("statsu", Some("status")),
             ("zebra_stripes", None),
@@ -120,5 +126,11 @@ mod tests {
         ] {
             assert_eq!(found(name).as_deref(), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn long_names_have_no_suggestion_and_need_no_deep_stack() {
+        assert_eq!(meant(&Variable::named(&"$".repeat(1_000_000))), None);
+        assert_eq!(meant(&Variable::named(&format!("header_{}", "x".repeat(1_000_000)))), None);
     }
 }

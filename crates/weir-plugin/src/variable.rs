@@ -286,7 +286,7 @@ pub fn fixed_names() -> impl Iterator<Item = &'static str> {
 }
 
 /// Longer names are not variables; they would be stored for the lifetime of the configuration.
-const MAX_NAME: usize = 256;
+pub(crate) const MAX_NAME: usize = 256;
 
 impl Variable {
     fn parse_prefixed(name: &str) -> Option<Variable> {
