@@ -17,11 +17,21 @@ pub(super) struct SiteAddress {
 
 /// Replaces environment variables by their defaults, since a port must be known here.
 fn known(converted: &mut Converted, place: &SourcePlace, text: &str) -> String {
-    let Some((before, after)) = text.split_once("${{") else { return text.to_owned() };
-    let Some((variable, after)) = after.split_once("}}") else { return text.to_owned() };
-    let Some((name, default)) = variable.split_once(":=") else { return text.to_owned() };
-    converted.differs(place, format!("`{{${name}:{default}}}` in the address of a site: the default is used"));
-    known(converted, place, &format!("{before}{default}{after}"))
+    let mut text = text.to_owned();
+    while let Some((before, variable, after)) = first_variable(&text)
+        && let Some((name, default)) = variable.split_once(":=")
+    {
+        converted.differs(place, format!("`{{${name}:{default}}}` in the address of a site: the default is used"));
+        text = format!("{before}{default}{after}");
+    }
+    text
+}
+
+/// The first variable of a text, and what is before and after it.
+fn first_variable(text: &str) -> Option<(&str, &str, &str)> {
+    let (before, rest) = text.split_once("${{")?;
+    let (variable, after) = rest.split_once("}}")?;
+    Some((before, variable, after))
 }
 
 /// Parses an address. `has_tls`: the site has a directive `tls`.
