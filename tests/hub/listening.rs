@@ -128,8 +128,9 @@ fn a_poll_waits_for_the_next_event() {
     });
     let none = node.send("GET", "/hub", "", b"");
     assert_eq!(none.status, 404);
-    let topics = "no topic of this hub has the path of the request, `/hub` (host `gw.example`); the topics are `http://gw.example/t/*`";
+    let topics = "no topic of this hub has the path of the request, `/hub` (host `gw.example`); its option `topics`";
     assert!(none.text().contains(topics), "{}", none.text());
+    assert!(!none.text().contains("http://gw.example/t/"), "topics of others are not told: {}", none.text());
 }
 
 #[test]

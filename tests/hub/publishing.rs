@@ -186,8 +186,8 @@ fn a_request_that_is_of_no_topic_or_no_form_is_told_what_there_is() {
             "/t/none",
             "text/plain",
             415,
-            "no topic of this hub has the path of the request, `/t/none` (host `gw.example`); the topics are \
-             `https://a.example/t/same`, `https://b.example/t/same`, `https://b.example/t/own*`",
+            "no topic of this hub has the path of the request, `/t/none` (host `gw.example`); its option \
+             `topics` lists those that it has",
         ),
         (
             "/t/none",

@@ -37,17 +37,6 @@ impl HubSettings {
         !has_dot_segments(topic) && self.topics.iter().any(|pattern| pattern.matches(topic))
     }
 
-    /// The first topics, for the refusal of a request for another one.
-    pub fn listed_topics(&self) -> String {
-        const SHOWN: usize = 3;
-        let shown = self.topics.iter().take(SHOWN).map(|topic| format!("`{}`", topic.as_text()));
-        let listed = shown.collect::<Vec<_>>().join(", ");
-        match self.topics.len().saturating_sub(SHOWN) {
-            0 => listed,
-            more => format!("{listed} and {more} more"),
-        }
-    }
-
     /// Whether a consumer may receive the events of a topic, as far as that does not depend on a token. `consumer` is empty if the
     /// caller is none. A consumer that the configuration no longer has has no rights.
     pub fn permits_receiving(&self, consumer: &str, topic: &str) -> bool {

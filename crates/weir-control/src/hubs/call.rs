@@ -105,14 +105,14 @@ impl HubCall {
         Some(if is_here(&first) { first } else { found.find(is_here).unwrap_or(first) })
     }
 
-    /// What was requested and the topics there are, for the refusal of a request whose path is of no topic.
+    /// What was requested, for the refusal of a request whose path is of no topic. The topics are not listed: the caller may have no
+    /// right to any.
     pub(super) fn other_topics(&self) -> String {
         let head = &self.request.head;
         let (authority, path) = (head.client_authority(), head.path());
         let (authority, path) = (String::from_utf8_lossy(authority), String::from_utf8_lossy(path));
         format!(
-            "no topic of this hub has the path of the request, `{path}` (host `{authority}`); the topics are {}",
-            self.settings.listed_topics()
+            "no topic of this hub has the path of the request, `{path}` (host `{authority}`); its option `topics` lists those that it has"
         )
     }
 
