@@ -136,6 +136,8 @@ pub struct Document {
     pub global_rules: Vec<PluginSet>,
     pub ssls: Vec<Ssl>,
     pub hubs: Vec<HubSpec>,
+    /// The ids of hubs that are left out because of a fault.
+    pub unread_hubs: Vec<Box<str>>,
     /// The listeners that are resources, beside those of the setting `listen`.
     pub listeners: Vec<ListenerSpec>,
     pub stream_routes: Vec<StreamRouteSpec>,

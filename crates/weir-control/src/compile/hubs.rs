@@ -32,9 +32,7 @@ impl<'a> HubResponders<'a> {
     /// `chain` has the plugins that see the requests.
     pub(super) fn of(&self, compiler: &Compiler<'_>, route: &RouteSpec, chain: &[Link]) -> Option<Arc<dyn Responder>> {
         let Reference { id, .. } = route.hub_id.as_ref()?;
-        // A hub with a fault is not among them.
-        let has_faults = compiler.document.faults.iter().any(|fault| fault.path.starts_with("hubs["));
-        if has_faults && !self.by_id.contains_key(&**id) {
+        if !self.by_id.contains_key(&**id) && compiler.document.unread_hubs.contains(id) {
             return None;
         }
         let index = compiler.referred(&route.origin, "hub_id", &route.hub_id, &self.by_id, "hubs")?;

@@ -66,6 +66,7 @@ impl Document {
             global_rules: Vec::new(),
             ssls: Vec::new(),
             hubs: Vec::new(),
+            unread_hubs: Vec::new(),
             listeners: Vec::new(),
             stream_routes: Vec::new(),
             consumers: Vec::new(),
@@ -128,6 +129,8 @@ impl Document {
             resource::list(fields, "plugin_metadata", plugins::read_metadata, |one| (&*one.name).into());
         self.ssls = resource::list(fields, "ssls", certificate::read, |ssl| (&*ssl.id).into());
         self.hubs = resource::list(fields, "hubs", hub::read, |hub| (&*hub.id).into());
+        self.unread_hubs =
+            resource::ids(fields, "hubs").filter(|id| self.hubs.iter().all(|hub| hub.id != *id)).collect();
         self.listeners = resource::list(fields, "listeners", listener::read_resource, |one| (&*one.id).into());
         self.stream_routes = resource::list(fields, "stream_routes", stream_route::read, |route| (&*route.id).into());
         self.managers = resource::list(fields, "secrets", secrets::read, |one| (&*one.id).into());

@@ -136,6 +136,19 @@ pub(super) fn list<T>(
     resources.read
 }
 
+/// The ids in a list of resources, also of those that have faults.
+pub(super) fn ids(fields: &MapReader, key: &str) -> impl Iterator<Item = Box<str>> + use<> {
+    let items: Vec<Value> = match fields.get(key).map(|list| &list.node().kind) {
+        Some(NodeKind::List(items)) => items.iter().map(TreeNode::to_json).collect(),
+        _ => Vec::new(),
+    };
+    items.into_iter().enumerate().map(|(index, item)| match &item["id"] {
+        Value::String(id) => id.as_str().into(),
+        Value::Number(id) => id.to_string().into(),
+        _ => position_id(index),
+    })
+}
+
 /// Like [`list`], for a list that may be long: its tree is freed while it is read.
 pub(super) fn long_list<T>(
     list: Option<Vec<TreeNode>>,
