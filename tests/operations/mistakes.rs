@@ -521,6 +521,12 @@ fn right_input_causes_no_doubt() {
         // Answered without an upstream of the route.
         "routes: [{ uri: /a, plugins: { redirect: { uri: /b } } }, { uri: /b, plugins: { mocking: {} } }]".to_owned(),
         "routes: [{ uri: /a, methods: [OPTIONS], plugins: { cors: {} } }]".to_owned(),
+        "routes: [{ uri: /a, vars: [[request_method, \"==\", OPTIONS]], plugins: { cors: {} } }]".to_owned(),
+        "consumers: [{ username: a, plugins: { key-auth: { key: a-key-of-a }, mocking: {} } }]\n\
+         routes: [{ uri: /a, plugins: { key-auth: {} } }]".to_owned(),
+        "consumer_groups: [{ id: g, plugins: { mocking: {} } }]\n\
+         consumers: [{ username: a, group_id: g, plugins: { key-auth: { key: a-key-of-a } } }]\n\
+         routes: [{ uri: /a, plugins: { key-auth: {} } }]".to_owned(),
         "routes: [{ uri: /a, plugins: { response-rewrite: { status_code: 200, body: a } } }]".to_owned(),
         "services: [{ id: s, UPSTREAM }]\nroutes: [{ uri: /a, service_id: s }]".to_owned(),
         "services: [{ id: s, plugins: { mocking: {} } }]\nroutes: [{ uri: /a, service_id: s }]".to_owned(),
@@ -535,6 +541,8 @@ fn reference_to_a_hub_with_a_fault_is_no_further_fault() {
     let place = TempDir::new();
     let said = said_of(&place, "hubs: [{ id: h }]\nroutes: [{ uri: /a, hub_id: h }]");
     assert!(said.contains("hubs[0]: has no `url`") && !said.contains("hub_id"), "{said}");
+    let said = said_of(&place, "hubs: [{ id: other }]\nroutes: [{ uri: /a, hub_id: h }]");
+    assert!(said.contains("routes[0].hub_id: `hubs` has no `h`"), "{said}");
     let said = said_of(&place, "routes: [{ uri: /a, hub_id: h }]");
     assert!(said.contains("routes[0].hub_id: `hubs` has no `h`"), "{said}");
 }
@@ -551,8 +559,16 @@ fn routes_of_hosts_with_client_certificates_may_ask_by_a_plugin() {
     for (plugins, is_open) in [
         ("{}", true),
         ("{ redirect: { http_to_https: true } }", false),
-        ("{ redirect: { uri: /b } }", true),
+        ("{ redirect: { uri: /b } }", false),
+        ("{ mocking: {} }", false),
+        ("{ redirect: { uri: /b, _meta: { filter: [[uri, \"==\", /c]] } } }", true),
         ("{ mtls-auth: { skip_consumer_lookup: true } }", false),
+        ("{ fault-injection: { abort: { http_status: 403, vars: [[[ssl_client_verify, \"~=\", SUCCESS]]] } } }", false),
+        ("{ fault-injection: { abort: { http_status: 403, vars: [[[arg_a, \"~=\", SUCCESS]]] } } }", true),
+        (
+            "{ fault-injection: { abort: { http_status: 403 }, _meta: { filter: [[ssl_client_verify, \"~=\", SUCCESS]] } } }",
+            false,
+        ),
     ] {
         let said = said_of(
             &place,
@@ -564,6 +580,52 @@ fn routes_of_hosts_with_client_certificates_may_ask_by_a_plugin() {
         );
         let told = said.contains("ssls[0].client: clients without a certificate reach routes[0]");
         assert_eq!(told, is_open, "{plugins}: {said}");
+    }
+}
+
+/// The entry that serves a host decides, and the condition of the route for requests without TLS.
+#[test]
+fn hosts_with_client_certificates_are_those_that_the_entry_serves() {
+    let place = TempDir::new();
+    let authority = Authority::of_tests();
+    let identity = authority.identity(&["a.test"]);
+    place.write("a.pem", &identity.certificate);
+    place.write("a.key", &identity.key);
+    place.write("ca.pem", &authority.certificate);
+    let entry = |rest: &str| format!("{{ cert: a.pem, key: a.key, {rest} }}");
+    let wildcard = entry("sni: \"*.test\", client: { ca: ca.pem }");
+    let both = format!("{wildcard}, {}", entry("sni: a.test"));
+    let exempt = entry("sni: a.test, client: { ca: ca.pem, skip_mtls_uri_regex: [\"^/open\"] }");
+    let of_listener =
+        format!("{}, {}", entry("sni: a.test, listeners: [tls], client: { ca: ca.pem }"), entry("sni: a.test"));
+    for (ssls, route, is_open) in [
+        (&wildcard, "uri: /a, host: a.test", true),
+        (&wildcard, "uri: /a, host: a.b.test", false),
+        (&both, "uri: /a, host: a.test", false),
+        (&both, "uri: /a, hosts: [a.test, b.test]", true),
+        (&both, "uri: /a, host: \"*.test\"", true),
+        (&both, "uri: /a", true),
+        (&exempt, "uri: /a, host: a.test", true),
+        (&exempt, "uris: [/open/*, /open], host: a.test", false),
+        (&exempt, "uris: [/open/*, /a], host: a.test", true),
+        (&of_listener, "uri: /a, host: a.test", false),
+        (&wildcard, "uri: /a, vars: [[scheme, \"==\", https]]", false),
+        (&wildcard, "uri: /a, vars: [[scheme, \"==\", http]]", true),
+        (&wildcard, "uri: /a, vars: [[ssl_client_verify, \"==\", SUCCESS]]", false),
+        (&wildcard, "uri: /a, vars: [[ssl_client_verify, \"~=\", SUCCESS]]", true),
+        (&wildcard, "uri: /a, vars: [[OR, [arg_a, \"==\", b], [https, \"==\", on]]]", true),
+        (&wildcard, "uri: /a, vars: [[\"!OR\", [arg_a, \"==\", b], [scheme, \"==\", http]]]", false),
+    ] {
+        let said = said_of(
+            &place,
+            &format!(
+                "listen: [\"127.0.0.1:0\"]\nlisteners: [{{ id: tls, address: \"127.0.0.1:0\", tls: true }}]\n\
+                 ssls: [{ssls}]\nroutes: [{{ {route}, UPSTREAM }}]"
+            ),
+        );
+        assert!(!said.contains("is not known"), "{said}");
+        let told = said.contains("client: clients without a certificate reach routes[0]");
+        assert_eq!(told, is_open, "{ssls} {route}: {said}");
     }
 }
 

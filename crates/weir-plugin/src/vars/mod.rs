@@ -97,6 +97,11 @@ impl Expression {
         }
     }
 
+    /// Whether it holds for some exchange of which only the variables are known that `knows` takes; any value of the others is possible.
+    pub fn may_hold(&self, known: &(impl Variables + ?Sized), knows: &dyn Fn(&Variable) -> bool) -> bool {
+        self.root.may_be(true, known, knows)
+    }
+
     /// The variables it uses, with repetitions. Some may have no value when it is evaluated: [`Variable::absence`].
     pub fn variables(&self) -> Vec<&Variable> {
         let mut found = Vec::new();
@@ -118,6 +123,18 @@ impl Node {
             Node::All(nodes) => nodes.iter().all(|node| node.holds(variables)),
             Node::Any(nodes) => nodes.iter().any(|node| node.holds(variables)),
             Node::Not(node) => !node.holds(variables),
+        }
+    }
+
+    fn may_be(&self, wanted: bool, known: &(impl Variables + ?Sized), knows: &dyn Fn(&Variable) -> bool) -> bool {
+        let each = |nodes: &[Node]| match (self, wanted) {
+            (Node::All(_), true) | (Node::Any(_), false) => nodes.iter().all(|node| node.may_be(wanted, known, knows)),
+            _ => nodes.iter().any(|node| node.may_be(wanted, known, knows)),
+        };
+        match self {
+            Node::Test(test) => !knows(&test.variable) || test.holds(known) == wanted,
+            Node::Not(node) => node.may_be(!wanted, known, knows),
+            Node::All(nodes) | Node::Any(nodes) => each(nodes),
         }
     }
 
