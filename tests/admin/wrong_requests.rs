@@ -162,6 +162,35 @@ fn ids_are_texts_or_whole_numbers_from_1_on() {
 }
 
 #[test]
+fn missing_id_is_told_with_the_path_of_its_list() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    api.put("consumers/jack", r#"{"username": "jack"}"#);
+    for (list, value) in [
+        ("routes", json!({"uri": "/"})),
+        ("consumers/jack/credentials", json!({"plugins": {"key-auth": {"key": "a-key-of-jack"}}})),
+        ("secrets/vault", json!({"uri": "http://127.0.0.1:1", "prefix": "kv", "token": "t"})),
+    ] {
+        let answer = api.ask("PUT", list, "", &value.to_string());
+        assert_eq!(answer.status, 400, "{list}: {}", answer.text());
+        assert!(answer.text().contains(&format!("`PUT {list}/ID`")), "{list}: {}", answer.text());
+    }
+}
+
+/// A file with lists is no resource; within a file, another advice holds.
+#[test]
+fn list_of_a_file_in_place_of_a_resource_is_told_as_such() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    let advice = "this is a file with lists";
+    let answer = api.ask("PUT", "routes/a", "", r#"{"routes": [{"uri": "/"}]}"#);
+    assert!(answer.text().contains(advice), "{}", answer.text());
+    let listed = r#"{"routes": [{"id": "a", "uri": "/", "consumers": [], "plugins": {}}]}"#;
+    let answer = api.ask("POST", "configs/validate", "", listed);
+    assert!(answer.status == 400 && !answer.text().contains(advice), "{}", answer.text());
+}
+
+#[test]
 fn nodes_with_ipv6_addresses_are_equal_in_both_forms() {
     let gateway = weir().start(&file());
     let mut api = Api::of(&gateway);

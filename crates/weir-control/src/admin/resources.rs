@@ -111,7 +111,8 @@ impl ResourceTarget {
                 return refuse("invalid configuration: property \"username\" is required");
             }
             (None, None) => {
-                let why = format!("write it in the path (`PUT {}/ID`), or as `id` in the body", self.kind.list);
+                let list = self.list.trim_end_matches('/');
+                let why = format!("write it in the path (`PUT {list}/ID`), or as `id` in the body");
                 return refuse_described(&format!("missing {name} id"), &why);
             }
         };

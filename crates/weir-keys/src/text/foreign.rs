@@ -159,12 +159,6 @@ const FOREIGN_KEYS: &[ForeignKey] = &[
         beside: "remote_addrs",
         advice: "write `status: 0` to switch the route off",
     },
-    // A whole file in place of one resource.
-    ForeignKey {
-        theirs: &["routes", "consumers", "global_rules"],
-        beside: "create_time",
-        advice: "this is a file with lists, and one resource is expected; `weir apply` puts all of such a file",
-    },
     // Of `acme`.
     ForeignKey {
         theirs: &["domains", "domain", "names", "sans"],
@@ -258,6 +252,12 @@ pub fn foreign_key(key: &str, known: &[&str]) -> Option<String> {
     }
     // Where `plugins` is allowed, an unknown key with a dash is probably a plugin.
     (key.contains('-') && may_be("plugins")).then(|| format!("if `{key}` is to be a plugin, write it under `plugins`"))
+}
+
+/// The advice for a key of a single resource that is a list of a whole file.
+pub(crate) fn list_in_resource(key: &str) -> Option<&'static str> {
+    let advice = "this is a file with lists, and one resource is expected; `weir apply` puts all of such a file";
+    matches!(key, "routes" | "consumers" | "global_rules").then_some(advice)
 }
 
 /// The advice for a word of another gateway, where these are allowed.

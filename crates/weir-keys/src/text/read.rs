@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Number;
 
 use crate::text::diagnostic::Faults;
-use crate::text::foreign::{foreign_key, foreign_word, shell_variable, variable_advice};
+use crate::text::foreign::{foreign_key, foreign_word, list_in_resource, shell_variable, variable_advice};
 use crate::text::tree::{MapEntry, NodeKind, PathStep, TextPosition, TreeNode, TreePath};
 use crate::text::units;
 use weir_client::without_users;
@@ -208,7 +208,9 @@ impl<'a> NodeReader<'a> {
             let known = known();
             let suggestion = if self.faults.has_suggested() { None } else { closest(key, known.iter().copied()) };
             // The advice is never to leave the key out: it may be meant to restrict access.
-            let advice = match (foreign_key(key, &known), suggestion) {
+            let is_single = self.path.is_stored_resource() && known.contains(&"create_time");
+            let whole_file = if is_single { list_in_resource(key).map(str::to_owned) } else { None };
+            let advice = match (whole_file.or_else(|| foreign_key(key, &known)), suggestion) {
                 (Some(advice), _) => advice,
                 (None, Some(word)) => format!("did you mean `{word}`?"),
                 (None, None) => keys_advice(&known)

@@ -219,6 +219,11 @@ impl<'a> TreePath<'a> {
     fn is_root(&self) -> bool {
         matches!(self.step, PathStep::Root)
     }
+
+    /// Whether it leads to a resource that came alone, not in a list of a file.
+    pub(crate) fn is_stored_resource(&self) -> bool {
+        matches!(self.step, PathStep::Root | PathStep::Id(_))
+    }
 }
 
 impl fmt::Display for TreePath<'_> {
