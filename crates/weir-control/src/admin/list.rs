@@ -33,10 +33,12 @@ impl ListQuery {
             Some(Err(error)) => refuse(format!("invalid argument {name}: {error}")),
         };
         // APISIX lists everything if one of the two is no number.
-        let number = |name: &str| match query.get(name).map(str::parse::<u64>) {
+        let number = |name: &str| match query.get(name).filter(|text| !text.is_empty()) {
             None => Ok(None),
-            Some(Ok(number)) => Ok(Some(number)),
-            Some(Err(_)) => refuse(format!("invalid argument {name}: it must be a whole number")),
+            Some(text) => match whole(text) {
+                Some(number) => Ok(Some(number)),
+                None => refuse(format!("invalid argument {name}: it must be a whole number")),
+            },
         };
         let page = number("page")?.zip(number("page_size")?).map(|(page, size)| (page.max(1), size));
         if page.is_some_and(|(_, size)| !PAGE_SIZES.contains(&size)) {
@@ -89,6 +91,12 @@ impl ListQuery {
     }
 }
 
+/// A whole number, also written as `1.0`; one below 0 counts as 0.
+fn whole(text: &str) -> Option<u64> {
+    let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && number.fract() == 0.0)?;
+    Some(number as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -126,7 +134,18 @@ mod tests {
         assert_eq!(listed("label=team"), ["b"]);
         assert_eq!(listed("filter=service_id%3Ds1"), ["b"]);
         assert_eq!(listed("filter=upstream_id%3D7%26other%3D1"), ["a"]);
-        for wrong in ["page=1&page_size=5", "page=a&page_size=10", "page=a", "page_size=", "page=-1&page_size=10"] {
+        assert_eq!(listed("page=-1&page_size=10"), ["b", "a", "c"], "the first page");
+        assert_eq!(listed("page=1.0&page_size=20.0"), ["b", "a", "c"]);
+        assert_eq!(listed("page=&page_size="), ["a", "b", "c"], "as if absent");
+        for wrong in [
+            "page=1&page_size=5",
+            "page=1&page_size=-1",
+            "page=a&page_size=10",
+            "page=a",
+            "page=1.5",
+            "page=inf",
+            "page=nan",
+        ] {
             assert!(ListQuery::of("routes", &Query::parse(wrong)).is_err(), "{wrong}");
         }
         assert!(ListQuery::of("routes", &Query::parse("name=(")).is_err());
