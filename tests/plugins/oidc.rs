@@ -264,6 +264,63 @@ routes:
     assert!(keys.requests().len() <= allowed, "{:?} in {:?}", keys.targets(), begun.elapsed());
 }
 
+/// A gateway with a worker, and routes `/guarded/N/*` that ask providers at these URLs of keys, each within so many seconds.
+fn gateway_with_key_sets(origin: &Origin, sets: &[(String, u64)]) -> Gateway {
+    let routes = sets.iter().enumerate().map(|(number, (url, seconds))| {
+        format!(
+            "- uri: /guarded/{number}/*
+  plugins:
+    openid-connect:
+      client_id: us
+      jwks_uri: {url}
+      timeout: {seconds}
+      bearer_only: true
+      claim_validator: {{ issuer: {{ valid_issuers: [\"https://a.example\"] }} }}
+  upstream: {{ nodes: {{ \"{addr}\": 1 }}, type: roundrobin }}
+",
+            addr = origin.addr()
+        )
+    });
+    let routes: String = routes.collect();
+    Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!("worker_processes: 1\nroutes:\n{routes}"))
+}
+
+/// The status of a request with a signed token to the route of this number.
+fn status_at(gateway: &Gateway, number: usize) -> u16 {
+    let token = format!("{}.e30.AAAA", URL_SAFE_NO_PAD.encode("{\"alg\":\"RS256\"}"));
+    let request = format!("GET /guarded/{number}/a HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer {token}\r\n\r\n");
+    gateway.client().ask(request).expect("an answer").status
+}
+
+#[test]
+fn failed_fetch_is_shared_by_configurations_with_the_same_time_out_alone() {
+    let keys = Origin::serving(|_| Answer::with(500, "", String::new()));
+    let origin = origin();
+    let url = format!("http://{}/keys", keys.addr());
+    let gateway = gateway_with_key_sets(&origin, &[(url.clone(), 60), (url.clone(), 60), (url, 59)]);
+    let begun = Instant::now();
+    let asked = [0, 1, 2].map(|number| {
+        assert_eq!(status_at(&gateway, number), 503);
+        keys.requests().len()
+    });
+    // A failure is kept for five seconds.
+    if begun.elapsed().as_secs() < 5 {
+        assert_eq!(asked, [1, 1, 2]);
+    }
+}
+
+#[test]
+fn failed_fetch_of_one_provider_is_none_of_another() {
+    let keys = Origin::serving(|request| match &*request.target {
+        "/failing" => Answer::with(500, "", String::new()),
+        _ => Answer::ok("{\"keys\": []}"),
+    });
+    let origin = origin();
+    let sets = ["failing", "working"].map(|path| (format!("http://{}/{path}", keys.addr()), 60));
+    let gateway = gateway_with_key_sets(&origin, &sets);
+    assert_eq!([0, 1].map(|number| status_at(&gateway, number)), [503, 401]);
+}
+
 #[test]
 fn keys_at_a_url_that_does_not_answer_fail_closed_and_the_log_has_the_url() {
     let origin = origin();

@@ -169,8 +169,8 @@ impl Provider {
                 (ProviderSource::KeySet(ProviderMetadata::default()), String::new(), timeout, "public_key".to_owned())
             }
         };
-        let metadata = SharedDocument::of(build, "openid-metadata", &identity);
-        let keys = SharedDocument::of(build, "openid-keys", &identity);
+        let metadata = SharedDocument::of(build, "openid-metadata", &identity, timeout);
+        let keys = SharedDocument::of(build, "openid-keys", &identity, timeout);
         let renewals = build.shared("openid-provider", &identity, Renewals::default);
         Ok(Provider { http: http.clone(), source, name, timeout, verify, keys_for, client, metadata, keys, renewals })
     }
