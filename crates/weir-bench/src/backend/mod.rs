@@ -104,6 +104,7 @@ pub struct BackendServer {
 impl BackendServer {
     /// Starts a backend; when this returns, it listens.
     pub fn start(config: &Config) -> io::Result<Self> {
+        refuse_duplicates(&config.listen)?;
         let tls = config.tls.as_ref().map(tls::acceptor).transpose()?;
         let (stop, stopped) = watch::channel(false);
         let started = Instant::now();
@@ -162,6 +163,17 @@ impl BackendState {
     fn failure(&self) -> Option<InjectedFailureKind> {
         let failure = self.behaviour.failure?;
         (self.random.borrow_mut().unit() < failure.share).then_some(failure.how)
+    }
+}
+
+fn refuse_duplicates(addresses: &[SocketAddr]) -> io::Result<()> {
+    let is_known = |(index, one): &(usize, &SocketAddr)| one.port() != 0 && addresses[..*index].contains(*one);
+    match addresses.iter().enumerate().find(is_known) {
+        Some((_, address)) => {
+            let problem = format!("the address {address} is given twice; give each address once");
+            Err(io::Error::new(io::ErrorKind::InvalidInput, problem))
+        }
+        None => Ok(()),
     }
 }
 

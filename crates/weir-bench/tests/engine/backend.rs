@@ -176,3 +176,13 @@ fn an_address_in_use_is_refused_by_its_name() {
     let told = error.expect("two backends would share the connections").to_string();
     assert!(told.contains(&format!("cannot listen on {taken}")), "{told}");
 }
+
+#[test]
+fn an_address_given_twice_is_told_as_such() {
+    let free = BackendServer::start(&Config::default()).expect("a free port").addresses()[0];
+    let error = BackendServer::start(&Config { listen: vec![free, free], ..Config::default() }).err();
+    let told = error.expect("it is refused").to_string();
+    assert!(told.contains(&format!("the address {free} is given twice")), "{told}");
+    let any = Config::default().listen[0];
+    BackendServer::start(&Config { listen: vec![any, any], ..Config::default() }).expect("two free ports");
+}
