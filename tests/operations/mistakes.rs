@@ -583,6 +583,12 @@ fn routes_of_hosts_with_client_certificates_may_ask_by_a_plugin() {
     }
 }
 
+#[test]
+fn list_within_a_resource_of_a_file_is_not_told_as_a_whole_file() {
+    let said = said_of(&TempDir::new(), "routes: [{ uri: /a, consumers: [], UPSTREAM }]");
+    assert!(said.contains("the key `consumers` is not known") && !said.contains("a file with lists"), "{said}");
+}
+
 /// The entry that serves a host decides, and the condition of the route for requests without TLS.
 #[test]
 fn hosts_with_client_certificates_are_those_that_the_entry_serves() {
@@ -619,7 +625,7 @@ fn hosts_with_client_certificates_are_those_that_the_entry_serves() {
         let said = said_of(
             &place,
             &format!(
-                "listen: [\"127.0.0.1:0\"]\nlisteners: [{{ id: tls, address: \"127.0.0.1:0\", tls: true }}]\n\
+                "listen: [\"127.0.0.1:0\"]\nlisteners: [{{ id: tls, address: \"127.0.0.1:9443\", tls: true }}]\n\
                  ssls: [{ssls}]\nroutes: [{{ {route}, UPSTREAM }}]"
             ),
         );
