@@ -251,15 +251,21 @@ impl Following {
 
     /// Follows the objects that are referred to now, and no others by name.
     fn follow_references(&mut self) {
-        let References { watched: wanted, left_out } = References::of(&self.seen.world, &self.settings.namespaces);
-        self.left_out = left_out;
-        let gone: Vec<WatchScope> = self.by_name.keys().filter(|scope| !wanted.contains(*scope)).cloned().collect();
-        for scope in gone {
-            if let Some(handle) = self.by_name.remove(&scope) {
+        let mut now = References::of(&self.seen.world, &self.settings.namespaces);
+        let gone: Vec<WatchScope> =
+            self.by_name.keys().filter(|scope| !now.watched.contains(*scope)).cloned().collect();
+        for scope in &gone {
+            if let Some(handle) = self.by_name.remove(scope) {
                 handle.abort();
             }
-            self.seen.forget(&scope);
+            self.seen.forget(scope);
         }
+        // A Secret of a type that is watched as a whole may have been known by its name alone.
+        if gone.iter().any(|scope| scope.kind == Kind::Secret) {
+            now = References::of(&self.seen.world, &self.settings.namespaces);
+        }
+        let References { watched: wanted, left_out } = now;
+        self.left_out = left_out;
         wanted.into_iter().for_each(|scope| self.follow(scope));
     }
 
