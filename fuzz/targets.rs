@@ -21,9 +21,9 @@ use weir_plugins::fuzzing::b3::{B3Context, B3Fields};
 use weir_plugins::fuzzing::sw8::Sw8Context;
 use weir_plugins::fuzzing::w3c::{Traceparent, is_tracestate};
 use weir_plugins::fuzzing::{
-    BodyTemplate, GrpcWebDecoder, InputFormat, Scene, TranscodedCall, bulk_outcomes, chat_with_messages,
-    compiled_definition, graphql as graphql_text, grpc_retry_delay, json as json_text, otlp_outcomes, otlp_rejected,
-    read_cached_response, xml as xml_text,
+    BodyTemplate, GrpcWebDecoder, InputFormat, Scene, SceneVariables, TranscodedCall, bulk_outcomes,
+    chat_with_messages, compiled_definition, graphql as graphql_text, grpc_retry_delay, json as json_text,
+    otlp_outcomes, otlp_rejected, read_cached_response, xml as xml_text,
 };
 use weir_proto::event_stream::{EventPart, EventReader};
 use weir_proto::h1::chunked::{ChunkedDecoder, Step};
@@ -645,7 +645,7 @@ pub(crate) fn body_template(data: &[u8]) {
     let Ok(template) = template else { return };
     let root = serde_json::json!({"a": {"b": [1, "<x>", null], "c": true}, "b": "1.5", "c": [], "d": -7});
     let (body, exchange) = (serde_json::Value::from("body"), weir_plugin::Exchange::default());
-    if let Ok(made) = template.render(&mut Scene::new(&root, &body, &exchange, MOST)) {
+    if let Ok(made) = template.render(&mut Scene::new(&root, &body, SceneVariables::Exchange(&exchange), MOST)) {
         assert!(made.len() <= MOST, "more than it may");
     }
 }

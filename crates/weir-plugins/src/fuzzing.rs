@@ -12,7 +12,7 @@ pub use crate::observe::trace::{b3, sw8, w3c};
 use crate::security::oas_validator;
 pub use crate::traffic::proxy_cache::{CacheReading, read_response as read_cached_response};
 pub use crate::transform::body_transformer::decoding::InputFormat;
-pub use crate::transform::body_transformer::{BodyTemplate, Scene};
+pub use crate::transform::body_transformer::{BodyTemplate, Scene, SceneVariables};
 pub use crate::transform::grpc_transcode::fuzzing::TranscodedCall;
 pub use crate::transform::grpc_web::Base64Decoder as GrpcWebDecoder;
 pub use weir_otlp::grpc::delay_of as grpc_retry_delay;

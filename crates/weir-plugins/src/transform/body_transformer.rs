@@ -21,8 +21,7 @@ mod fault;
 mod template;
 
 use decoding::InputFormat;
-pub use expression::Scene;
-pub(crate) use expression::SceneVariables;
+pub use expression::{Scene, SceneVariables};
 pub use template::BodyTemplate;
 
 /// Makes new bodies of the bodies of requests and responses, by templates: JSON of XML, for example, or the reverse.
