@@ -443,11 +443,7 @@ const MISTAKES: &[Mistake] = &[
     },
     Mistake {
         text: "routes: [{ uri: /a, plugins: { serverless-pre-function: { functions: [] } }, UPSTREAM }]",
-        says: [
-            "routes[0].plugins.serverless-pre-function:",
-            "this version has no plugin",
-            "it runs Lua, which Weir does not",
-        ],
+        says: ["routes[0].plugins.serverless-pre-function:", "this version has no plugin", "Weir does not run Lua"],
     },
     Mistake {
         text: "global_rules: [{ id: a, plugins: { server-info: {} } }]",

@@ -179,11 +179,13 @@ impl LogglyMetadata {
 impl PluginMetadata for LogglyMetadata {
     fn check(self) -> Result<(), ConfigError> {
         let is_host = |url: &String| ServiceUrl::parse(url).is_ok_and(|url| url.target().as_str() == "/");
-        let origin = match self.origin().is_none_or(|url| is_host(&url)) {
-            true => Ok(()),
-            false => Err(ConfigError::new("host", "must be a host, with or without a port: `logs-01.loggly.com`")),
+        // Where the server has a URL, the port of the option `port` is that of syslog.
+        let host = match self.origin() {
+            None => self.address().map(drop),
+            Some(url) if is_host(&url) => Ok(()),
+            Some(_) => Err(ConfigError::new("host", "must be a host, with or without a port: `logs-01.loggly.com`")),
         };
-        (self.address().and(origin), self.of_records().check()).all_of().map(drop)
+        (host, self.of_records().check()).all_of().map(drop)
     }
 }
 
