@@ -396,24 +396,24 @@ fn a_grpc_service_that_dies_is_no_answer_that_looks_complete() {
 
 #[test]
 fn options_of_grpc_transcode_are_checked() {
-    const PROTO: &str = "service S { rpc One (A) returns (A); rpc Many (stream A) returns (A); } message A {}";
+    const PROTO: &str = "service Shop { rpc One (A) returns (A); rpc Many (stream A) returns (A); } message A {}";
     for (options, want) in [
-        ("proto_id: x, service: S, method: One".to_owned(), "`protos` has no `x`"),
+        ("proto_id: x, service: Shop, method: One".to_owned(), "`protos` has no `x`"),
         (
-            format!("proto: '{PROTO}', service: T, method: One"),
-            "service: the proto has no service `T`; did you mean `S`?",
+            format!("proto: '{PROTO}', service: Ship, method: One"),
+            "service: the proto has no service `Ship`; did you mean `Shop`?",
         ),
         (
-            format!("proto: '{PROTO}', service: S, method: Ones"),
-            "method: `S` has no method `Ones`; did you mean `One`?",
+            format!("proto: '{PROTO}', service: Shop, method: Ones"),
+            "method: `Shop` has no method `Ones`; did you mean `One`?",
         ),
-        (format!("proto: '{PROTO}', service: S, method: Many"), "takes a stream of messages"),
-        (format!("proto: '{PROTO}', service: S, method: One, pb_option: [int64_as_text]"), "pb_option[0]"),
+        (format!("proto: '{PROTO}', service: Shop, method: Many"), "takes a stream of messages"),
+        (format!("proto: '{PROTO}', service: Shop, method: One, pb_option: [int64_as_text]"), "pb_option[0]"),
         (
-            "proto: 'message A { optional strin a = 1; }', service: S, method: One".to_owned(),
+            "proto: 'message A { optional strin a = 1; }', service: Shop, method: One".to_owned(),
             "proto: line 1 column 22: name 'strin' is not defined",
         ),
-        ("service: S, method: One".to_owned(), "needs one of `proto_id` and `proto`"),
+        ("service: Shop, method: One".to_owned(), "needs one of `proto_id` and `proto`"),
     ] {
         let said = refused(&format!("{{ grpc-transcode: {{ {options} }} }}"));
         assert!(said.contains(want), "{want} in {said}");

@@ -41,15 +41,15 @@ fn files_patterns_and_directories_add_their_resources_in_order() {
             ),
             (
                 "one.yaml",
-                "services: [{ id: s, plugins: {} }]\nroutes:\n- { id: one, uri: /one, service_id: s }\n#END\n",
+                "services: [{ id: s, upstream: { nodes: { 'a:1': 1 } } }]\nroutes:\n- { id: one, uri: /one, service_id: s }\n#END\n",
             ),
-            ("routes/b.yaml", "routes: [{ id: b, uri: /b, plugins: {} }]"),
-            ("routes/a.yaml", "routes: [{ id: a, uri: /a, plugins: {} }]"),
+            ("routes/b.yaml", "routes: [{ id: b, uri: /b, upstream: { nodes: { 'a:1': 1 } } }]"),
+            ("routes/a.yaml", "routes: [{ id: a, uri: /a, upstream: { nodes: { 'a:1': 1 } } }]"),
             ("routes/c.yml", "not: read"),
             ("routes/.d.yaml", "not: read"),
-            ("teams/x/deep.json", r#"{"routes": [{"id": "deep", "uri": "/deep", "plugins": {}}]}"#),
+            ("teams/x/deep.json", r#"{"routes": [{"id": "deep", "uri": "/deep", "upstream": {"nodes": {"a:1": 1}}}]}"#),
             ("teams/y.yml", "include: further.txt"),
-            ("teams/further.txt", "routes: [{ id: further, uri: /further, plugins: {} }]"),
+            ("teams/further.txt", "routes: [{ id: further, uri: /further, upstream: { nodes: { 'a:1': 1 } } }]"),
             ("teams/notes.txt", "not: read"),
         ],
     );
@@ -64,12 +64,15 @@ fn faults_are_told_in_the_lines_of_their_own_file() {
         &place,
         &[
             ("weir.yaml", "include: routes\nroutes:\n- { id: own, uri: /own, upstream_id: nowhere }\n"),
-            ("routes/a.yaml", "routes:\n- { id: a, uri: /a, plugins: {} }\n- { id: a2, uri: 5, plugins: {} }\n"),
+            (
+                "routes/a.yaml",
+                "routes:\n- { id: a, uri: /a, upstream: { nodes: { 'a:1': 1 } } }\n- { id: a2, uri: 5, upstream: { nodes: { 'a:1': 1 } } }\n",
+            ),
             (
                 "routes/b.yaml",
                 "# A comment.\nroutes:\n\n- { id: b, uri: /b,\n    plugins: { mark-early: { txt: a } } }\n",
             ),
-            ("routes/c.yaml", "routes: [{ id: c, uri: /a, plugins: {} }]\n"),
+            ("routes/c.yaml", "routes: [{ id: c, uri: /a, upstream: { nodes: { 'a:1': 1 } } }]\n"),
         ],
     );
     assert_eq!(
@@ -84,7 +87,7 @@ fn faults_are_told_in_the_lines_of_their_own_file() {
         &place,
         &[
             ("weir.yaml", "include: routes\nroutes: []\n"),
-            ("routes/a.yaml", "routes:\n- { id: a, uri: /a, plugins: {} }\n"),
+            ("routes/a.yaml", "routes:\n- { id: a, uri: /a, upstream: { nodes: { 'a:1': 1 } } }\n"),
             ("routes/b.yaml", "\n\nroutes: []\n"),
         ],
     );
@@ -115,10 +118,10 @@ fn invalid_include_is_refused_with_its_place() {
             ("circle/a.yaml", "routes: []\ninclude: b.yaml\n"),
             ("circle/b.yaml", "include: [a.yaml]\n"),
             ("broken.yaml", "routes:\n\t- a\n"),
-            ("same/a.yaml", "routes:\n- { id: x, uri: /a, plugins: {} }\n"),
+            ("same/a.yaml", "routes:\n- { id: x, uri: /a, upstream: { nodes: { 'a:1': 1 } } }\n"),
             (
                 "same/b.yaml",
-                "consumers: [{ username: x }]\nroutes:\n- { id: y, uri: /y, plugins: {} }\n- { id: x, uri: /b, plugins: {} }\n",
+                "consumers: [{ username: x }]\nroutes:\n- { id: y, uri: /y, upstream: { nodes: { 'a:1': 1 } } }\n- { id: x, uri: /b, upstream: { nodes: { 'a:1': 1 } } }\n",
             ),
         ],
     );
@@ -139,7 +142,10 @@ fn invalid_include_is_refused_with_its_place() {
     refused("same/a.yaml\n- same/a.yaml", &["weir.yaml:4:3: include: `"]);
     write(
         &place,
-        &[("twice/a.yaml", "routes:\n- { id: x, uri: /a, plugins: {} }\n- { id: x, uri: /b, plugins: {} }\n")],
+        &[(
+            "twice/a.yaml",
+            "routes:\n- { id: x, uri: /a, upstream: { nodes: { 'a:1': 1 } } }\n- { id: x, uri: /b, upstream: { nodes: { 'a:1': 1 } } }\n",
+        )],
     );
     refused("twice", &["twice/a.yaml:3:3: routes[1]: the id `x` is already in use; twice/a.yaml:2:3 has this id"]);
     refused("same", &["same/b.yaml:4:3: routes[1]: the id `x` is already in use; same/a.yaml:2:3 has this id"]);
@@ -166,13 +172,14 @@ fn a_text_that_is_no_file_includes_nothing() {
 #[test]
 fn an_id_that_is_taken_hides_no_other_fault() {
     let place = TempDir::new();
-    let routes = "routes:\n- { id: a, uri: q, plugins: {} }\n- { id: b, uri: /b, upstream_id: none }\n";
+    let routes =
+        "routes:\n- { id: a, uri: q, upstream: { nodes: { 'a:1': 1 } } }\n- { id: b, uri: /b, upstream_id: none }\n";
     write(
         &place,
         &[
             (
                 "weir.yaml",
-                "include: more.yaml\nroutes: [{ id: a, uri: /a, plugins: {} }]\nconsumers: [{ username: j }]\n",
+                "include: more.yaml\nroutes: [{ id: a, uri: /a, upstream: { nodes: { 'a:1': 1 } } }]\nconsumers: [{ username: j }]\n",
             ),
             ("more.yaml", &format!("{routes}consumers: [{{ username: j, plugins: {{ none: {{}} }} }}]\n")),
         ],
