@@ -543,15 +543,21 @@ fn reference_to_a_hub_with_a_fault_is_no_further_fault() {
     assert!(said.contains("routes[0].hub_id: `hubs` has no `h`"), "{said}");
 }
 
-/// A plugin that needs the certificate, or that sends clients to TLS, asks in place of the listener.
-#[test]
-fn routes_of_hosts_with_client_certificates_may_ask_by_a_plugin() {
+/// A folder with a certificate for `a.test` and with its authority.
+fn with_certificates() -> TempDir {
     let place = TempDir::new();
     let authority = Authority::of_tests();
     let identity = authority.identity(&["a.test"]);
     place.write("a.pem", &identity.certificate);
     place.write("a.key", &identity.key);
     place.write("ca.pem", &authority.certificate);
+    place
+}
+
+/// A plugin that needs the certificate, or that sends clients to TLS, asks in place of the listener.
+#[test]
+fn routes_of_hosts_with_client_certificates_may_ask_by_a_plugin() {
+    let place = with_certificates();
     for (plugins, is_open) in [
         ("{}", true),
         ("{ redirect: { http_to_https: true } }", false),
@@ -588,12 +594,7 @@ fn list_within_a_resource_of_a_file_is_not_told_as_a_whole_file() {
 /// The entry that serves a host decides, and the condition of the route for requests without TLS.
 #[test]
 fn hosts_with_client_certificates_are_those_that_the_entry_serves() {
-    let place = TempDir::new();
-    let authority = Authority::of_tests();
-    let identity = authority.identity(&["a.test"]);
-    place.write("a.pem", &identity.certificate);
-    place.write("a.key", &identity.key);
-    place.write("ca.pem", &authority.certificate);
+    let place = with_certificates();
     let entry = |rest: &str| format!("{{ cert: a.pem, key: a.key, {rest} }}");
     let wildcard = entry("sni: \"*.test\", client: { ca: ca.pem }");
     let both = format!("{wildcard}, {}", entry("sni: a.test"));

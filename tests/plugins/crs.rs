@@ -67,8 +67,8 @@ fn bytes_of(request: &Value) -> String {
     format!("{head}\r\n{body}")
 }
 
-/// A gateway that asks the service about each request.
-fn guarded(firewall: &Firewall, origin: &Origin) -> Gateway {
+/// A gateway that asks the service about each request; each response names the rules that matched.
+pub(crate) fn guarded(firewall: &Firewall, origin: &Origin) -> Gateway {
     Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
         "enable_access_log: {{ path: access.log, format: \"$status $ext_proc_rules\" }}
 routes:
@@ -79,6 +79,7 @@ routes:
         message_timeout: 20000
         processing_mode: {{ request_body_mode: BUFFERED, response_header_mode: SKIP }}
         metadata_options: {{ receiving_namespaces: {{ untyped: [crs] }} }}
+      response-rewrite: {{ headers: {{ set: {{ X-Rules: \"$ext_proc_rules \" }} }} }}
     upstream: {{ nodes: {{ \"{}\": 1 }} }}
 ",
         firewall.address,

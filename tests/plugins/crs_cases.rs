@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use weir_testkit::{Answer, Gateway, Origin, TempDir, runs_for_minutes};
 
-use crate::crs::Firewall;
+use crate::crs::{Firewall, guarded};
 
 /// What the cases suppose: bounds of arguments and files, and that encodings are looked at.
 const SETUP: &str = r#"SecAction "id:200,phase:1,pass,nolog,\
@@ -255,21 +255,7 @@ fn crs_recipe_finds_what_the_regression_cases_of_the_rules_expect() {
     let more = ["-paranoia", "4", "-observe", "-methods", "GET HEAD POST OPTIONS", "-setup", &*setup.to_string_lossy()];
     let Some(firewall) = Firewall::start_with(&more) else { return };
     let origin = Origin::serving(|_| Answer::with(200, "X-Origin: 1\r\n", ""));
-    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
-        "routes:
-  - uri: /*
-    plugins:
-      ext-proc:
-        grpc_service: {{ uri: \"http://{}\", timeout: 10s }}
-        message_timeout: 20000
-        processing_mode: {{ request_body_mode: BUFFERED, response_header_mode: SKIP }}
-        metadata_options: {{ receiving_namespaces: {{ untyped: [crs] }} }}
-      response-rewrite: {{ headers: {{ set: {{ X-Rules: \"$ext_proc_rules \" }} }} }}
-    upstream: {{ nodes: {{ \"{}\": 1 }} }}
-",
-        firewall.address,
-        origin.addr()
-    ));
+    let gateway = guarded(&firewall, &origin);
     let (mut passed, mut others, mut wrong, mut is_other) = (0, 0, Vec::new(), BTreeSet::new());
     for case in cases() {
         let explanation = EXPLAINED.iter().find(|one| one.cases.contains(&&*case.name));

@@ -447,6 +447,19 @@ fn see_a_request_once(mut service: Service) {
     }
 }
 
+/// Sends one event, and another one when the gate is opened.
+fn two_events(gate: &Arc<Gate>) -> Origin {
+    let opened = Arc::clone(gate);
+    Origin::scripted(Reading::Strict, move |connection| {
+        if connection.request().is_ok() {
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+            let _ = connection.send(format!("{head}9\r\ndata: a\n\n\r\n"));
+            opened.wait();
+            let _ = connection.send("9\r\ndata: b\n\n\r\n0\r\n\r\n");
+        }
+    })
+}
+
 #[test]
 fn ext_proc_leaves_streams_streams() {
     services().for_each(keep_streams);
@@ -455,15 +468,7 @@ fn ext_proc_leaves_streams_streams() {
 fn keep_streams(mut service: Service) {
     for mode in ["NONE", "STREAMED", "FULL_DUPLEX_STREAMED"] {
         let gate = Arc::new(Gate::new());
-        let opened = Arc::clone(&gate);
-        let origin = Origin::scripted(Reading::Strict, move |connection| {
-            if connection.request().is_ok() {
-                let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
-                let _ = connection.send(format!("{head}9\r\ndata: a\n\n\r\n"));
-                opened.wait();
-                let _ = connection.send("9\r\ndata: b\n\n\r\n0\r\n\r\n");
-            }
-        });
+        let origin = two_events(&gate);
         let gateway = gateway(&origin, &service, &format!("processing_mode: {{ response_body_mode: {mode} }}"));
         service.order(&json!({"duplex": mode == "FULL_DUPLEX_STREAMED"}));
         let mut client = gateway.client();
@@ -484,15 +489,7 @@ fn ext_proc_leaves_streams_streams_over_http2() {
 fn keep_streams_over_http2(mut service: Service) {
     for mode in ["NONE", "STREAMED", "FULL_DUPLEX_STREAMED"] {
         let gate = Arc::new(Gate::new());
-        let opened = Arc::clone(&gate);
-        let origin = Origin::scripted(Reading::Strict, move |connection| {
-            if connection.request().is_ok() {
-                let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
-                let _ = connection.send(format!("{head}9\r\ndata: a\n\n\r\n"));
-                opened.wait();
-                let _ = connection.send("9\r\ndata: b\n\n\r\n0\r\n\r\n");
-            }
-        });
+        let origin = two_events(&gate);
         let gateway = gateway(&origin, &service, &format!("processing_mode: {{ response_body_mode: {mode} }}"));
         service.order(&json!({"duplex": mode == "FULL_DUPLEX_STREAMED"}));
         let mut events = Vec::new();

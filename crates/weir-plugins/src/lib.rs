@@ -28,6 +28,7 @@ mod traffic;
 mod transform;
 mod trust;
 
+pub use log::capture::SECRET_FIELDS;
 pub use observe::prometheus::{BOUNDS_MS, BucketHistogram, KINDS as LATENCIES, Totals, totals};
 pub use store::counters::{hand_over as hand_over_counters, take_over as take_over_counters};
 pub use store::durable::{

@@ -22,4 +22,5 @@ pub use findings::{ExampleRequest, RehearsalFindings, RehearsalTotals};
 pub use pace::Pace;
 pub use replay::{Distinct, Rehearsal, RehearsalPlan, SAFE_METHODS, StopReason};
 pub use report::RehearsalReport;
+pub use secrets::is_secret;
 pub use target::{GatewayTarget, TargetSettings};

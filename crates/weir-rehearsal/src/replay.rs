@@ -88,6 +88,29 @@ pub struct RehearsalPlan {
     pub max_body_bytes: usize,
 }
 
+#[cfg(test)]
+impl RehearsalPlan {
+    /// Everything is sent once, as fast as it can be.
+    fn of_tests() -> RehearsalPlan {
+        RehearsalPlan {
+            methods: Vec::new(),
+            pace: Pace::None,
+            speed: 1.0,
+            concurrency: 1,
+            limit: 1,
+            sample: 1,
+            distinct: Distinct::All,
+            host: None,
+            fields: Vec::new(),
+            with_credentials: false,
+            with_refused: false,
+            excluded: Vec::new(),
+            ignored: Vec::new(),
+            max_body_bytes: 10,
+        }
+    }
+}
+
 /// A rehearsal: two gateways and a plan.
 pub struct Rehearsal {
     pub plan: RehearsalPlan,

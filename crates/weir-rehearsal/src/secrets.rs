@@ -26,7 +26,7 @@ const SECRET_ENDS: [&str; 4] = ["-key", "_key", "-auth", "_auth"];
 pub(crate) const MASK: &str = "***";
 
 /// Whether the value of a field, a parameter or a member with this name is secret.
-pub(crate) fn is_secret(name: &str) -> bool {
+pub fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     SECRET_NAMES.contains(&name.as_str())
         || SECRET_PARTS.iter().any(|part| name.contains(part))

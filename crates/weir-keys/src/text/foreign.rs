@@ -87,7 +87,7 @@ const FOREIGN_KEYS: &[ForeignKey] = &[
         advice: "write `key: FILE`, or the PEM text in place of the name",
     },
     ForeignKey {
-        theirs: &["client_ca", "ca", "ssl_client_certificate", "client_auth", "mtls"],
+        theirs: &["client_ca", "ca", "ssl_client_certificate", "verify_client", "client_auth", "mtls"],
         beside: "snis",
         advice: "write `client: { ca: FILE }`",
     },
@@ -107,6 +107,21 @@ const FOREIGN_KEYS: &[ForeignKey] = &[
         theirs: &["healthchecks", "healthcheck", "health_check"],
         beside: "checks",
         advice: "write `checks: { active: { http_path: /health } }`",
+    },
+    ForeignKey {
+        theirs: &["sticky", "session_affinity", "session_sticky"],
+        beside: "persistence",
+        advice: "write `persistence: { type: cookie }`",
+    },
+    ForeignKey {
+        theirs: &["keepalive", "pool", "max_idle"],
+        beside: "keepalive_pool",
+        advice: "write `keepalive_pool: { size: 64, idle_timeout: 60 }`",
+    },
+    ForeignKey {
+        theirs: &["insecure", "skip_verify", "insecure_skip_verify", "tls_verify"],
+        beside: "subject_alt_names",
+        advice: "write `verify: false`, which accepts every certificate, or `ca: FILE` for your own authority",
     },
     // Of health checks.
     ForeignKey { theirs: &["path", "uri"], beside: "http_path", advice: "write `http_path: /health`" },
@@ -129,28 +144,6 @@ const FOREIGN_KEYS: &[ForeignKey] = &[
         theirs: &["http2"],
         beside: "h2c",
         advice: "HTTP/2 is on by default; `enable_http2` is a setting of the node",
-    },
-    // Of upstreams.
-    ForeignKey {
-        theirs: &["sticky", "session_affinity", "session_sticky"],
-        beside: "persistence",
-        advice: "write `persistence: { type: cookie }`",
-    },
-    ForeignKey {
-        theirs: &["keepalive", "pool", "max_idle"],
-        beside: "keepalive_pool",
-        advice: "write `keepalive_pool: { size: 64, idle_timeout: 60 }`",
-    },
-    ForeignKey {
-        theirs: &["insecure", "skip_verify", "insecure_skip_verify", "tls_verify"],
-        beside: "subject_alt_names",
-        advice: "write `verify: false`, which accepts every certificate, or `ca: FILE` for your own authority",
-    },
-    // Of `ssls`.
-    ForeignKey {
-        theirs: &["verify_client", "client_auth", "mtls", "client_ca"],
-        beside: "ssl_protocols",
-        advice: "write `client: { ca: FILE }`",
     },
     // Of all resources.
     ForeignKey { theirs: &["description", "comment"], beside: "desc", advice: "write `desc`" },

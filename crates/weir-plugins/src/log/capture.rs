@@ -24,7 +24,7 @@ use weir_plugin::{Build, ConfigError, Exchange, LoggedExchange, SecretFields, Te
 
 /// Fields whose values are masked wherever they occur, because they contain secrets: those of HTTP, those in which
 /// `openid-connect` forwards tokens, and usual names of keys. Apache APISIX logs them.
-const SECRET_FIELDS: [&str; 11] = [
+pub const SECRET_FIELDS: [&str; 11] = [
     "authorization",
     "proxy-authorization",
     "cookie",

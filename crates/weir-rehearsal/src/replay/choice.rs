@@ -117,25 +117,9 @@ fn matches(pattern: &str, text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pace::Pace;
 
     fn plan() -> RehearsalPlan {
-        RehearsalPlan {
-            methods: Vec::new(),
-            pace: Pace::None,
-            speed: 1.0,
-            concurrency: 1,
-            limit: 1,
-            sample: 1,
-            distinct: Distinct::All,
-            host: None,
-            fields: Vec::new(),
-            with_credentials: false,
-            with_refused: false,
-            excluded: vec!["/logout*".to_owned()],
-            ignored: Vec::new(),
-            max_body_bytes: 10,
-        }
+        RehearsalPlan { excluded: vec!["/logout*".to_owned()], ..RehearsalPlan::of_tests() }
     }
 
     fn is_chosen(plan: &RehearsalPlan, target: &str, status: u16, field: &str) -> bool {

@@ -127,26 +127,10 @@ impl ReplayedRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pace::Pace;
-    use crate::replay::Distinct;
 
     fn plan(with_credentials: bool) -> RehearsalPlan {
-        RehearsalPlan {
-            methods: Vec::new(),
-            pace: Pace::None,
-            speed: 1.0,
-            concurrency: 1,
-            limit: 1,
-            sample: 1,
-            distinct: Distinct::Once,
-            host: None,
-            fields: vec![(HeaderName::from_static("x-test"), HeaderValue::from_static("yes"))],
-            with_credentials,
-            with_refused: false,
-            excluded: Vec::new(),
-            ignored: Vec::new(),
-            max_body_bytes: 10,
-        }
+        let fields = vec![(HeaderName::from_static("x-test"), HeaderValue::from_static("yes"))];
+        RehearsalPlan { with_credentials, fields, ..RehearsalPlan::of_tests() }
     }
 
     #[test]

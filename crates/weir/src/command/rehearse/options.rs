@@ -180,6 +180,14 @@ fn ignored(text: &str) -> Result<(DifferenceCause, String), String> {
 mod tests {
     use super::*;
 
+    /// A rehearsal knows secrets by parts of their names, since it reads the logs of other programs.
+    #[test]
+    fn fields_that_records_hide_are_not_sent_by_a_rehearsal() {
+        for name in weir_plugins::SECRET_FIELDS {
+            assert!(weir_rehearsal::is_secret(name), "{name}");
+        }
+    }
+
     #[test]
     fn options_with_a_form_of_their_own_are_read() {
         assert_eq!(sample("1/100"), Ok(100));
