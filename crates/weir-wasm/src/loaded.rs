@@ -12,7 +12,7 @@ use crate::abi::VERSIONS;
 use crate::engine::engine;
 use crate::log::PluginLog;
 use crate::metrics::PluginMetrics;
-use crate::plugin::WasmPlugin;
+use crate::plugin::{SeenContent, WasmPlugin};
 use crate::shared_data::SharedData;
 use crate::state::{HostState, Outside, PluginFacts};
 use crate::vm::{PluginFailure, Vm};
@@ -29,6 +29,7 @@ pub(crate) struct CompiledModule {
     pub pre: InstancePre<HostState>,
     /// SHA-256 of the file, hexadecimal.
     digest: String,
+    content: SeenContent,
     /// The least memory of an instance, in bytes.
     least_memory: u64,
     /// The digests of the configurations that an instance has accepted.
@@ -88,10 +89,15 @@ impl CompiledModule {
             ExternType::Memory(memory) if export.name() == "memory" => Some(memory.minimum() * memory.page_size()),
             _ => None,
         });
+        let exports = |names: [&str; 2]| names.iter().any(|name| module.get_export(name).is_some());
+        let content = SeenContent {
+            request: exports(["proxy_on_request_body", "proxy_on_request_trailers"]),
+            response: exports(["proxy_on_response_body", "proxy_on_response_trailers"]),
+        };
         let pre = LINKER.instantiate_pre(&module).map_err(|error| import_fault(&error))?;
         let digest = sum.iter().map(|byte| format!("{byte:02x}")).collect();
         let tried = Mutex::default();
-        Ok(CompiledModule { pre, digest, least_memory: least_memory.unwrap_or_default(), tried })
+        Ok(CompiledModule { pre, digest, content, least_memory: least_memory.unwrap_or_default(), tried })
     }
 
     fn tried(&self) -> MutexGuard<'_, HashSet<Vec<u8>>> {
@@ -161,7 +167,7 @@ impl LoadedPlugin for Loaded {
         let (code, of_worker) = (self.compiled.pre.clone(), Arc::clone(&facts));
         let make = move || WorkerPlugin::new(code.clone(), Arc::clone(&of_worker));
         let worker = build.per_worker("wasm-plugin", &format!("{name} {key}"), make);
-        Ok(Arc::new(WasmPlugin::new(facts, worker, outside)))
+        Ok(Arc::new(WasmPlugin::new(facts, worker, outside, self.compiled.content)))
     }
 }
 

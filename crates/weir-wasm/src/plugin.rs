@@ -23,8 +23,16 @@ const RESPONSE: Rights = Rights { request: Access::Read, response: Access::Write
 /// When the exchange has ended.
 const LOG: Rights = Rights { request: Access::Read, response: Access::Read, answers: false, calls: false };
 
+/// Of which messages a plugin has functions for content or trailers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SeenContent {
+    pub request: bool,
+    pub response: bool,
+}
+
 /// A plugin whose code is WebAssembly.
 pub(crate) struct WasmPlugin {
+    content: SeenContent,
     facts: Arc<PluginFacts>,
     worker: PerWorker<WorkerPlugin>,
     outside: Outside,
@@ -74,8 +82,13 @@ enum NextStep {
 }
 
 impl WasmPlugin {
-    pub(crate) fn new(facts: Arc<PluginFacts>, worker: PerWorker<WorkerPlugin>, outside: Outside) -> WasmPlugin {
-        WasmPlugin { facts, worker, outside, note: NoteKey::unique(), clock: OnceLock::new() }
+    pub(crate) fn new(
+        facts: Arc<PluginFacts>,
+        worker: PerWorker<WorkerPlugin>,
+        outside: Outside,
+        content: SeenContent,
+    ) -> WasmPlugin {
+        WasmPlugin { content, facts, worker, outside, note: NoteKey::unique(), clock: OnceLock::new() }
     }
 
     /// `None` if the plugin takes no part in the exchange, or no more.
@@ -271,7 +284,12 @@ fn next(vm: &mut Vm, context: u32, action: CallbackAction, may_hold: bool) -> Re
         return Ok(NextStep::Continue);
     }
     let calls = vm.take_calls(context);
-    Ok(if calls.is_empty() && may_hold { NextStep::Hold } else { NextStep::Wait(calls) })
+    if calls.is_empty() && may_hold {
+        return Ok(NextStep::Hold);
+    }
+    // From now on the plugin may let it go on at any time.
+    vm.woken(context);
+    Ok(NextStep::Wait(calls))
 }
 
 /// Puts a response of the plugin into the exchange.
@@ -294,10 +312,11 @@ fn respond(exchange: &mut Exchange, answer: LocalAnswer) -> Stop {
 
 impl Plugin for WasmPlugin {
     fn phases(&self) -> Phases {
+        let of_body = |is_seen: bool, phase: Phases| if is_seen { phase } else { Phases::NONE };
         Phases::REQUEST
-            .and(Phases::REQUEST_BODY)
+            .and(of_body(self.content.request, Phases::REQUEST_BODY))
             .and(Phases::RESPONSE)
-            .and(Phases::RESPONSE_BODY)
+            .and(of_body(self.content.response, Phases::RESPONSE_BODY))
             .and(Phases::LOG)
             .and(Phases::START)
     }

@@ -70,8 +70,16 @@ pub(crate) struct ContextState {
     /// The plugin has let the request go on.
     pub is_resumed: bool,
     pub answer: Option<LocalAnswer>,
-    /// Wakes the exchange that waits.
-    pub woken: Rc<Notify>,
+    /// Wakes the exchange, from when it waits on.
+    pub woken: Option<Rc<Notify>>,
+}
+
+impl ContextState {
+    pub(crate) fn wake(&self) {
+        if let Some(woken) = &self.woken {
+            woken.notify_one();
+        }
+    }
 }
 
 /// A response that the plugin has made.
@@ -111,7 +119,8 @@ pub(crate) struct HostState {
     pub outside: Outside,
     /// The context that functions act for.
     pub context: u32,
-    pub contexts: HashMap<u32, ContextState>,
+    /// By numbers that no client can choose.
+    pub contexts: HashMap<u32, ContextState, foldhash::fast::RandomState>,
     pub rights: Rights,
     /// The exchange of the current call; without one, an empty one.
     pub exchange: Exchange,
@@ -151,7 +160,7 @@ impl HostState {
             facts: Arc::clone(facts),
             outside,
             context: ROOT,
-            contexts: HashMap::new(),
+            contexts: HashMap::default(),
             rights: Rights::default(),
             exchange: Exchange::default(),
             request_body: None,

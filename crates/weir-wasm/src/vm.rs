@@ -2,10 +2,12 @@
 
 use std::mem;
 use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use wasmtime::{Instance, InstancePre, Store, Trap, TypedFunc, WasmParams, WasmResults};
 use weir_plugin::Exchange;
 
@@ -97,7 +99,7 @@ pub(crate) enum MessageSide {
 
 /// An instance.
 pub(crate) struct Vm {
-    store: Store<HostState>,
+    store: InstanceStore,
     callbacks: Callbacks,
     facts: Arc<PluginFacts>,
     next_context: u32,
@@ -109,6 +111,74 @@ pub(crate) struct Vm {
 impl Drop for Vm {
     fn drop(&mut self) {
         self.facts.metrics.instances.fetch_sub(1, Relaxed);
+    }
+}
+
+/// The state of an instance, apart from its functions: to call one, it is borrowed, since each copy of one is counted by all
+/// workers together.
+struct InstanceStore {
+    store: Store<HostState>,
+    /// How long a call for an exchange may take.
+    callback_time: Duration,
+}
+
+impl Deref for InstanceStore {
+    type Target = Store<HostState>;
+
+    fn deref(&self) -> &Store<HostState> {
+        &self.store
+    }
+}
+
+impl DerefMut for InstanceStore {
+    fn deref_mut(&mut self) -> &mut Store<HostState> {
+        &mut self.store
+    }
+}
+
+impl InstanceStore {
+    fn call_for<P: WasmParams, R: WasmResults>(
+        &mut self,
+        time: Duration,
+        callback: &TypedFunc<P, R>,
+        parameters: P,
+    ) -> Result<R, PluginFailure> {
+        self.store.set_epoch_deadline(ticks(time));
+        let answer = callback.call(&mut self.store, parameters).map_err(|error| failure(&error, time));
+        self.store.data_mut().end_lines();
+        answer
+    }
+
+    /// Calls a function for a context; `None` if the plugin has no such function.
+    fn call<P: WasmParams, R: WasmResults>(
+        &mut self,
+        callback: Option<&TypedFunc<P, R>>,
+        (context, rights): (u32, Rights),
+        parameters: P,
+    ) -> Result<Option<R>, PluginFailure> {
+        let Some(callback) = callback else { return Ok(None) };
+        let state = self.store.data_mut();
+        (state.context, state.rights) = (context, rights);
+        let answer = self.call_for(self.callback_time, callback, parameters);
+        let state = self.store.data_mut();
+        (state.context, state.rights) = (ROOT, Rights::default());
+        answer.map(Some)
+    }
+
+    fn content(&mut self, side: MessageSide) -> &mut Option<Vec<u8>> {
+        let state = self.store.data_mut();
+        match side {
+            MessageSide::Request => &mut state.request_body,
+            MessageSide::Response => &mut state.response_body,
+        }
+    }
+
+    fn trailers(&mut self, side: MessageSide) -> &mut Option<weir_proto::Trailers> {
+        let state = self.store.data_mut();
+        match side {
+            MessageSide::Request => &mut state.request_trailers,
+            MessageSide::Response => &mut state.response_trailers,
+        }
     }
 }
 
@@ -132,6 +202,7 @@ impl Vm {
         let callbacks = Callbacks::of(&instance, &mut store);
         facts.metrics.instances.fetch_add(1, Relaxed);
         let facts = Arc::clone(facts);
+        let store = InstanceStore { store, callback_time: facts.callback_time };
         let mut vm = Vm { store, callbacks, facts, next_context: ROOT + 1, serial, _clock: clock };
         vm.initialize(&instance)?;
         Ok(vm)
@@ -139,26 +210,26 @@ impl Vm {
 
     fn initialize(&mut self, instance: &Instance) -> Result<(), PluginFailure> {
         let time = limits::START_TIME;
-        if let Some(start) = function::<(), ()>(instance, &mut self.store, "_initialize") {
-            self.call_for(time, &start, ())?;
-            if let Some(main) = function::<(u32, u32), u32>(instance, &mut self.store, "main") {
-                self.call_for(time, &main, (0, 0))?;
+        if let Some(start) = function::<(), ()>(instance, &mut self.store.store, "_initialize") {
+            self.store.call_for(time, &start, ())?;
+            if let Some(main) = function::<(u32, u32), u32>(instance, &mut self.store.store, "main") {
+                self.store.call_for(time, &main, (0, 0))?;
             }
-        } else if let Some(start) = function::<(), ()>(instance, &mut self.store, "_start") {
-            self.call_for(time, &start, ())?;
+        } else if let Some(start) = function::<(), ()>(instance, &mut self.store.store, "_start") {
+            self.store.call_for(time, &start, ())?;
         }
         self.store.data_mut().contexts.insert(ROOT, ContextState::default());
-        if let Some(create) = self.callbacks.on_context_create.clone() {
-            self.call_for(time, &create, (ROOT, 0))?;
+        if let Some(create) = &self.callbacks.on_context_create {
+            self.store.call_for(time, create, (ROOT, 0))?;
         }
-        if let Some(start) = self.callbacks.on_vm_start.clone()
-            && self.call_for(time, &start, (ROOT, 0))? == 0
+        if let Some(start) = &self.callbacks.on_vm_start
+            && self.store.call_for(time, start, (ROOT, 0))? == 0
         {
             return Err(self.refused("proxy_on_vm_start"));
         }
         let length = self.facts.conf.len() as u32;
-        if let Some(configure) = self.callbacks.on_configure.clone()
-            && self.call_for(time, &configure, (ROOT, length))? == 0
+        if let Some(configure) = &self.callbacks.on_configure
+            && self.store.call_for(time, configure, (ROOT, length))? == 0
         {
             return Err(self.refused("proxy_on_configure"));
         }
@@ -169,34 +240,6 @@ impl Vm {
         let told = self.store.data_mut().trial.take().unwrap_or_default().join("; ");
         let told = if told.is_empty() { told } else { format!(": {told}") };
         PluginFailure::Refused(format!("the plugin refuses it (`{function}`){told}"))
-    }
-
-    fn call_for<P: WasmParams, R: WasmResults>(
-        &mut self,
-        time: Duration,
-        callback: &TypedFunc<P, R>,
-        parameters: P,
-    ) -> Result<R, PluginFailure> {
-        self.store.set_epoch_deadline(ticks(time));
-        let answer = callback.call(&mut self.store, parameters).map_err(|error| failure(&error, time));
-        self.store.data_mut().end_lines();
-        answer
-    }
-
-    /// Calls a function for a context; `None` if the plugin has no such function.
-    fn call<P: WasmParams, R: WasmResults>(
-        &mut self,
-        callback: Option<TypedFunc<P, R>>,
-        (context, rights): (u32, Rights),
-        parameters: P,
-    ) -> Result<Option<R>, PluginFailure> {
-        let Some(callback) = callback else { return Ok(None) };
-        let state = self.store.data_mut();
-        (state.context, state.rights) = (context, rights);
-        let answer = self.call_for(self.facts.callback_time, &callback, parameters);
-        let state = self.store.data_mut();
-        (state.context, state.rights) = (ROOT, Rights::default());
-        answer.map(Some)
     }
 
     /// Sets what it reaches outside of the process.
@@ -211,7 +254,7 @@ impl Vm {
     pub(crate) fn open(&mut self) -> Result<u32, PluginFailure> {
         let context = self.free_context();
         self.store.data_mut().contexts.insert(context, ContextState::default());
-        self.call(self.callbacks.on_context_create.clone(), (context, Rights::default()), (context, ROOT))?;
+        self.store.call(self.callbacks.on_context_create.as_ref(), (context, Rights::default()), (context, ROOT))?;
         Ok(context)
     }
 
@@ -229,9 +272,9 @@ impl Vm {
 
     /// Ends the context of an exchange that has ended.
     pub(crate) fn close(&mut self, context: u32, rights: Rights) -> Result<(), PluginFailure> {
-        self.call(self.callbacks.on_done.clone(), (context, rights), context)?;
-        self.call(self.callbacks.on_log.clone(), (context, rights), context)?;
-        self.call(self.callbacks.on_delete.clone(), (context, Rights::default()), context)?;
+        self.store.call(self.callbacks.on_done.as_ref(), (context, rights), context)?;
+        self.store.call(self.callbacks.on_log.as_ref(), (context, rights), context)?;
+        self.store.call(self.callbacks.on_delete.as_ref(), (context, Rights::default()), context)?;
         self.store.data_mut().contexts.remove(&context);
         Ok(())
     }
@@ -268,9 +311,9 @@ impl Vm {
         let count = host::map_size(self.store.data(), kind);
         let action = match callback {
             None => None,
-            Some(Headers::Old(callback)) => self.call(Some(callback.clone()), (context, rights), (context, count))?,
+            Some(Headers::Old(callback)) => self.store.call(Some(callback), (context, rights), (context, count))?,
             Some(Headers::New(callback)) => {
-                self.call(Some(callback.clone()), (context, rights), (context, count, is_end.into()))?
+                self.store.call(Some(callback), (context, rights), (context, count, is_end.into()))?
             }
         };
         Ok(action.map_or(CallbackAction::Continue, CallbackAction::of))
@@ -285,14 +328,14 @@ impl Vm {
         is_end: bool,
     ) -> Result<CallbackAction, PluginFailure> {
         let callback = match side {
-            MessageSide::Request => self.callbacks.on_request_body.clone(),
-            MessageSide::Response => self.callbacks.on_response_body.clone(),
+            MessageSide::Request => self.callbacks.on_request_body.as_ref(),
+            MessageSide::Response => self.callbacks.on_response_body.as_ref(),
         };
-        self.take_resumed(context);
+        self.store.data_mut().resumed(context);
         let size = content.len() as u32;
-        *self.content(side) = Some(mem::take(content));
-        let action = self.call(callback, (context, rights), (context, size, is_end.into()));
-        *content = self.content(side).take().unwrap_or_default();
+        *self.store.content(side) = Some(mem::take(content));
+        let action = self.store.call(callback, (context, rights), (context, size, is_end.into()));
+        *content = self.store.content(side).take().unwrap_or_default();
         Ok(action?.map_or(CallbackAction::Continue, CallbackAction::of))
     }
 
@@ -305,43 +348,27 @@ impl Vm {
         self.store.data_mut().request_body.take()
     }
 
-    fn content(&mut self, side: MessageSide) -> &mut Option<Vec<u8>> {
-        let state = self.store.data_mut();
-        match side {
-            MessageSide::Request => &mut state.request_body,
-            MessageSide::Response => &mut state.response_body,
-        }
-    }
-
     pub(crate) fn on_trailers(
         &mut self,
         side: MessageSide,
         (context, rights): (u32, Rights),
         trailers: &mut weir_proto::Trailers,
     ) -> Result<CallbackAction, PluginFailure> {
-        self.take_resumed(context);
+        self.store.data_mut().resumed(context);
         let callback = match side {
-            MessageSide::Request => self.callbacks.on_request_trailers.clone(),
-            MessageSide::Response => self.callbacks.on_response_trailers.clone(),
+            MessageSide::Request => self.callbacks.on_request_trailers.as_ref(),
+            MessageSide::Response => self.callbacks.on_response_trailers.as_ref(),
         };
         let count = trailers.fields().count() as u32;
-        *self.trailers(side) = Some(mem::take(trailers));
-        let done = self.call(callback, (context, rights), (context, count));
-        *trailers = self.trailers(side).take().unwrap_or_default();
+        *self.store.trailers(side) = Some(mem::take(trailers));
+        let done = self.store.call(callback, (context, rights), (context, count));
+        *trailers = self.store.trailers(side).take().unwrap_or_default();
         Ok(done?.map_or(CallbackAction::Continue, CallbackAction::of))
-    }
-
-    fn trailers(&mut self, side: MessageSide) -> &mut Option<weir_proto::Trailers> {
-        let state = self.store.data_mut();
-        match side {
-            MessageSide::Request => &mut state.request_trailers,
-            MessageSide::Response => &mut state.response_trailers,
-        }
     }
 
     pub(crate) fn on_tick(&mut self) -> Result<(), PluginFailure> {
         let rights = Rights { calls: true, ..Rights::default() };
-        self.call(self.callbacks.on_tick.clone(), (ROOT, rights), ROOT).map(drop)
+        self.store.call(self.callbacks.on_tick.as_ref(), (ROOT, rights), ROOT).map(drop)
     }
 
     /// Gives the plugin the answer of a service. Of an exchange that has ended meanwhile, nothing is left to tell it.
@@ -355,9 +382,15 @@ impl Vm {
         let parameters =
             (context, token, answer.fields.len() as u32, answer.body.len() as u32, answer.trailers.len() as u32);
         state.call_answer = Some(answer);
-        let done = self.call(self.callbacks.on_http_call_response.clone(), (context, rights), parameters);
+        let done = self.store.call(self.callbacks.on_http_call_response.as_ref(), (context, rights), parameters);
         self.store.data_mut().call_answer = None;
         done.map(drop)
+    }
+
+    /// It has neither asked for calls that were not taken, nor for ticks.
+    pub(crate) fn wants_nothing(&self) -> bool {
+        let state = self.store.data();
+        state.outbox.is_empty() && state.tick.is_none()
     }
 
     /// The time between ticks that the plugin wants.
@@ -376,8 +409,9 @@ impl Vm {
     }
 
     /// What tells an exchange that the plugin has something for it.
-    pub(crate) fn woken(&self, context: u32) -> Option<std::rc::Rc<tokio::sync::Notify>> {
-        self.store.data().contexts.get(&context).map(|context| context.woken.clone())
+    pub(crate) fn woken(&mut self, context: u32) -> Option<Rc<Notify>> {
+        let context = self.store.data_mut().contexts.get_mut(&context)?;
+        Some(Rc::clone(context.woken.get_or_insert_default()))
     }
 
     /// The calls that the plugin has asked for in the name of an exchange; they count as in flight from now on.
@@ -419,7 +453,7 @@ impl Vm {
     #[cfg(test)]
     pub(crate) fn memory(&mut self, at: usize, size: usize) -> Vec<u8> {
         let memory = self.store.data().memory.expect("it has been started");
-        memory.data(&self.store)[at..at + size].to_vec()
+        memory.data(&*self.store)[at..at + size].to_vec()
     }
 
     #[cfg(test)]

@@ -135,6 +135,9 @@ impl WorkerInstance {
     /// Makes the calls that no exchange waits for, and ticks as the plugin wants it.
     fn follow(self: &Rc<Self>, slot: &mut InstanceSlot, outside: &Outside) {
         let Some(vm) = &mut slot.vm else { return };
+        if vm.wants_nothing() && slot.ticking.is_none() {
+            return;
+        }
         let (calls, serial, period) = (vm.take_all_calls(), vm.serial, vm.tick());
         for call in calls {
             self.call_apart(call, serial, outside);

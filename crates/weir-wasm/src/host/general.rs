@@ -112,7 +112,7 @@ fn resume(mut guest: Guest<'_>, stream: u32) -> HostAnswer {
     // A response is never held up: it goes on in any case.
     if stream == StreamKind::Request {
         context.is_resumed = true;
-        context.woken.notify_one();
+        context.wake();
     }
     Ok(())
 }
@@ -140,7 +140,7 @@ fn keep_answer(state: &mut HostState, answer: LocalAnswer) -> HostAnswer {
     }
     let context = state.current().ok_or(HostStatus::BadArgument)?;
     context.answer = Some(answer);
-    context.woken.notify_one();
+    context.wake();
     Ok(())
 }
 

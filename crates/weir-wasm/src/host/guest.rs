@@ -61,6 +61,14 @@ impl<'c> Guest<'c> {
         Ok((&memory[found], state))
     }
 
+    /// Two pieces of it.
+    pub(super) fn pieces(&mut self, first: (u32, u32), second: (u32, u32)) -> HostAnswer<([&[u8]; 2], &mut HostState)> {
+        let (memory, state) = self.split();
+        let find = |(at, size)| range(memory.len(), at, size).ok_or(HostStatus::InvalidMemoryAccess);
+        let (first, second) = (find(first)?, find(second)?);
+        Ok(([&memory[first], &memory[second]], state))
+    }
+
     pub(super) fn copy(&mut self, at: u32, size: u32) -> HostAnswer<Vec<u8>> {
         Ok(self.bytes(at, size)?.0.to_vec())
     }
@@ -91,8 +99,11 @@ impl<'c> Guest<'c> {
         let mut place = 0;
         let size = u32::try_from(bytes.len()).map_err(|_| HostStatus::InternalFailure)?;
         if size > 0 {
-            let allocate = self.caller.data().allocate.clone().ok_or(HostStatus::InternalFailure)?;
-            place = allocate.call(&mut self.caller, size).map_err(HostRefusal::Trap)?;
+            // Taken, not copied, since a copy is counted by all workers together; and so it cannot be called by itself.
+            let allocate = self.caller.data_mut().allocate.take().ok_or(HostStatus::InternalFailure)?;
+            let allocated = allocate.call(&mut self.caller, size);
+            self.caller.data_mut().allocate = Some(allocate);
+            place = allocated.map_err(HostRefusal::Trap)?;
             if place == 0 {
                 return Err(HostStatus::InternalFailure.into());
             }

@@ -84,8 +84,6 @@ fn one(mut guest: Guest<'_>, kind: u32, name: (u32, u32), (at, size_at): (u32, u
 
 fn change(mut guest: Guest<'_>, kind: u32, name: (u32, u32), value: (u32, u32), how: MapChange) -> HostAnswer {
     let kind = of(kind)?;
-    let value = guest.copy(value.0, value.1)?;
-    let (name, state) = guest.bytes(name.0, name.1)?;
-    let name = name.to_vec();
-    Ok(header_map::change(state, kind, &name, &value, how)?)
+    let ([name, value], state) = guest.pieces(name, value)?;
+    Ok(header_map::change(state, kind, name, value, how)?)
 }
