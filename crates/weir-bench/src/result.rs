@@ -426,6 +426,8 @@ pub enum PacingKind {
 pub enum ProcessRole {
     Target,
     Backend,
+    /// What the target asks, or sends its access records to, beside the backend.
+    Service,
 }
 
 /// A process tree over time: a target with several processes is one.

@@ -23,6 +23,7 @@ use super::{
     records::{RecordWatch, TargetRecords},
     reload::Reload,
     route_changes,
+    services::ServicesOfRow,
 };
 use crate::{
     engine::{self, Interruptions, LoadPlan, LoadResult, LoadStart, StopCondition},
@@ -47,6 +48,8 @@ pub struct Started {
     dir: PathBuf,
     destination: LoadDestination,
     pinning: Pinning,
+    /// The services beside it.
+    beside: Vec<WatchedProcess>,
     /// The destination of its access records.
     records: Option<TargetRecords>,
     /// How to give it another configuration, if it supports that.
@@ -106,8 +109,7 @@ pub struct Setting<'a> {
     pub under: Vec<String>,
     /// The destinations available for its access records.
     pub logs: LogTargets,
-    /// The placeholders for the services beside the target, with their values.
-    pub services: Vec<(String, Value)>,
+    pub services: ServicesOfRow,
 }
 
 /// One run: its row, level and position.
@@ -184,6 +186,7 @@ impl Started {
         let destination = LoadDestination { port, tls, authority: authority(tls), events: peer.events.clone() };
         let mut started = Started::of(peer, Some(child), dir, destination, pinning);
         let account = peer.account.then(|| SocketAddr::from((Ipv4Addr::LOCALHOST, inputs.admin_port)));
+        started.beside = setting.services.watched.iter().chain(&setting.logs.watched).cloned().collect();
         started.records = TargetRecords::of(&inputs.policies, &setting.logs, account);
         if !peer.reload.is_empty() || peer.change.is_some() {
             started.reload = Some(Reload::new(peer.clone(), program.clone(), started.dir.clone(), inputs.clone()));
@@ -208,6 +211,7 @@ impl Started {
             dir,
             destination,
             pinning: pinning.clone(),
+            beside: Vec::new(),
             records: None,
             reload: None,
             configuration: None,
@@ -266,7 +270,7 @@ impl Started {
         let watch = RecordWatch { stop, tell };
         let mut plan = plan::load(scenario, row, level, &self.destination, &self.pinning, seed);
         let pids: Vec<u32> = self.child.as_ref().map(Child::tree).unwrap_or_default();
-        let watched: Vec<WatchedProcess> = self.watched().into_iter().chain([backend.watched()]).collect();
+        let watched = self.watched(backend);
         let interruptions = plan.spins().then(|| Interruptions::watch(plan.cpus.first().copied(), WATCH));
         let records_before = self.records.as_ref().map(|records| records.settled(&watch)).transpose()?;
         let (log_start, start) = (self.log().len(), LoadStart::default());
@@ -394,16 +398,17 @@ impl Started {
         Some(rss_bytes(&child.tree()))
     }
 
-    /// The processes of the target to sample, where it has any.
-    fn watched(&self) -> Option<WatchedProcess> {
-        let child = self.child.as_ref()?;
-        Some(WatchedProcess {
+    /// The processes whose time belongs to the measurement.
+    fn watched(&self, backend: &RunningBackends) -> Vec<WatchedProcess> {
+        let of_target = |child: &Child| WatchedProcess {
             role: ProcessRole::Target,
             name: self.peer.name.clone(),
             cpus: self.pinning.target.clone(),
             root: child.pid(),
             workers: self.peer.worker_threads.clone(),
-        })
+        };
+        let target = self.child.as_ref().map(of_target);
+        target.into_iter().chain([backend.watched()]).chain(self.beside.iter().cloned()).collect()
     }
 
     /// The first errors logged by the target from byte `start` of its log on.
@@ -485,7 +490,7 @@ impl Setting<'_> {
         let first = backend.endpoints.first().map_or(String::new(), |one| format!("{}:{}", one.host, one.port));
         let scheme = if backend.tls { "https" } else { "http" };
         let mut placeholders: Vec<(&str, Value)> = self.logs.placeholders();
-        placeholders.extend(self.services.iter().map(|(name, value)| (name.as_str(), value.clone())));
+        placeholders.extend(self.services.placeholders.iter().map(|(name, value)| (name.as_str(), value.clone())));
         placeholders.extend([("{dir}", dir.display().to_string().into()), ("{backend}", first.into())]);
         Ok(Inputs {
             dir: dir.display().to_string(),

@@ -14,9 +14,10 @@ use std::{
 
 use serde_json::Value;
 
-use super::{AskError, AskProblem, RunOptions, SetupError, StoreNotFound, backend, place::RunDirectory};
+use super::{AskError, AskProblem, RunOptions, SetupError, StoreNotFound, backend, place::RunDirectory, services};
 use crate::{
     result::TargetRecord,
+    sample::WatchedProcess,
     scenario::{BackendSettings, ScenarioRow},
     target::{self, BackendAddress, Child, Installed, PeerDefinition},
 };
@@ -44,6 +45,8 @@ pub(super) struct LogStores {
 /// Destinations for one start of a target.
 #[derive(Clone, Default)]
 pub struct LogTargets {
+    /// The process of the store, if the row uses it.
+    pub watched: Option<WatchedProcess>,
     pub index: Option<StoreIndex>,
     pub syslog: Option<SyslogReceiver>,
 }
@@ -64,7 +67,7 @@ pub struct SyslogReceiver {
 
 struct RunningStore {
     address: SocketAddr,
-    _child: Child,
+    child: Child,
 }
 
 impl LogStores {
@@ -100,15 +103,16 @@ impl LogStores {
         let mut targets = LogTargets::default();
         if row.names("{store}") {
             let store = match &self.store {
-                Some(store) => store.address,
+                Some(store) => store,
                 None => {
                     let (peer, installed) = self.found.as_ref().map_err(|error| SetupError::NoStore(error.clone()))?;
                     let store = RunningStore::start(peer, installed, place, cpus)?;
-                    self.store.insert(store).address
+                    self.store.insert(store)
                 }
             };
             self.next += 1;
-            targets.index = Some(StoreIndex { store, name: format!("weir-bench-{:04}", self.next) });
+            targets.watched = Some(services::watched(STORE, &store.child, cpus));
+            targets.index = Some(StoreIndex { store: store.address, name: format!("weir-bench-{:04}", self.next) });
         }
         if row.names("{syslog_port}") {
             if self.syslog.is_none() {
@@ -164,7 +168,7 @@ impl RunningStore {
             }
             thread::sleep(POLL);
         }
-        Ok(RunningStore { address, _child: child })
+        Ok(RunningStore { address, child })
     }
 }
 

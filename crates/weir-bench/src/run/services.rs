@@ -13,7 +13,8 @@ use super::{
     place::{RunDirectory, free_port},
 };
 use crate::{
-    result::TargetRecord,
+    result::{ProcessRole, TargetRecord},
+    sample::WatchedProcess,
     scenario::{BackendSettings, ScenarioRow},
     target::{self, BackendAddress, Child, Installed, PeerDefinition, Readiness, wait_until_listening},
 };
@@ -23,6 +24,24 @@ pub(super) struct BesideServices {
     /// What was found of each, or why it cannot run.
     found: BTreeMap<String, Result<(PeerDefinition, Installed), String>>,
     running: BTreeMap<String, (SocketAddr, Child)>,
+}
+
+/// The services of one row.
+pub struct ServicesOfRow {
+    /// What the options of its policies may name, with the values.
+    pub placeholders: Vec<(String, Value)>,
+    pub watched: Vec<WatchedProcess>,
+}
+
+/// A service's process, as one to sample: its processor time belongs to the measurement.
+pub(super) fn watched(name: &str, child: &Child, cpus: &[u32]) -> WatchedProcess {
+    WatchedProcess {
+        role: ProcessRole::Service,
+        name: name.to_owned(),
+        cpus: cpus.to_vec(),
+        root: child.pid(),
+        workers: None,
+    }
 }
 
 /// What an option of a policy has in place of the address of a service.
@@ -66,14 +85,13 @@ impl BesideServices {
         self.running.keys().map(of).collect()
     }
 
-    /// Starts the services that a row names and that do not run yet. Returns the placeholders that options of its policies may use,
-    /// with their values.
+    /// Starts the services that a row names and that do not run yet.
     pub(super) fn provide(
         &mut self,
         row: &ScenarioRow,
         place: &RunDirectory,
         cpus: &[u32],
-    ) -> Result<Vec<(String, Value)>, SetupError> {
+    ) -> Result<ServicesOfRow, SetupError> {
         let named: Vec<String> = self.named(row).cloned().collect();
         for name in &named {
             if let (false, Ok((peer, installed))) = (self.running.contains_key(name), &self.found[name]) {
@@ -81,8 +99,13 @@ impl BesideServices {
                 self.running.insert(name.clone(), started);
             }
         }
-        let of = |name: &String| Some((placeholder(name), Value::from(self.running.get(name)?.0.to_string())));
-        Ok(named.iter().filter_map(of).collect())
+        let running = || named.iter().filter_map(|name| Some((name, self.running.get(name)?)));
+        Ok(ServicesOfRow {
+            placeholders: running()
+                .map(|(name, (address, _))| (placeholder(name), Value::from(address.to_string())))
+                .collect(),
+            watched: running().map(|(name, (_, child))| watched(name, child, cpus)).collect(),
+        })
     }
 }
 

@@ -18,7 +18,8 @@ pub struct Installed {
 /// Finds the program of a peer or a backend: at the path given by the user, in the lab's cache, or in the system.
 pub fn locate(peer: &PeerDefinition, given: Option<&Path>, cache: &Path) -> Result<Installed, InstallError> {
     let program = match given {
-        Some(path) if path.is_file() => path.to_owned(),
+        // It is started in a directory of its own.
+        Some(path) if path.is_file() => std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
         Some(path) => return Err(InstallError::NotAFile { peer: peer.name.clone(), path: path.to_owned() }),
         None => candidates(peer, cache).into_iter().find(|path| path.is_file()).ok_or_else(|| missing(peer))?,
     };
@@ -235,6 +236,12 @@ mod tests {
         assert_eq!(error, "envoy: /no/envoy is not a file");
         let error = locate(&read_backend("tornado", nowhere).unwrap(), None, nowhere).unwrap_err().to_string();
         assert!(error.contains("`weir bench install tornado` does it"), "{error}");
+    }
+
+    #[test]
+    fn a_program_named_by_a_relative_path_is_found_from_any_directory() {
+        let found = locate(&read("envoy").unwrap(), Some(Path::new("Cargo.toml")), Path::new("/nonexistent")).unwrap();
+        assert!(found.program.is_absolute() && found.program.is_file(), "{}", found.program.display());
     }
 
     #[test]
