@@ -9,10 +9,10 @@
 #![forbid(unsafe_code)]
 
 pub mod document;
-pub mod lua;
 
 pub use document::Document;
 pub use weir_keys::{Diagnostic, keys, text};
+pub use weir_lua as lua;
 
 /// The faults of a text, found without plugins.
 #[cfg(test)]

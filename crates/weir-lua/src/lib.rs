@@ -1,5 +1,5 @@
-//! Lua of Apache APISIX that Weir does not run, but some of which a plugin or a condition replaces: short functions of
-//! `serverless-pre-function` and `serverless-post-function`, and `filter_func` of routes.
+//! Lua of other gateways that Weir does not run, but some of which a plugin or a condition replaces: short functions of APISIX's
+//! `serverless-pre-function` and `serverless-post-function`, `filter_func` of its routes, and blocks of OpenResty.
 //!
 //! ```text
 //! text -> tokens -> syntax -> values and conditions (`meaning`) -> actions (`function`) -> `replacement`
@@ -7,6 +7,8 @@
 //!
 //! A function is recognised as a whole or not at all: what is not understood in one place could change what the rest does. Nothing is
 //! run, and the text, the number of tokens and the nesting are bounded.
+
+#![forbid(unsafe_code)]
 
 mod function;
 mod meaning;
