@@ -149,7 +149,7 @@ keys! {
     /// When active checks return an endpoint to rotation.
     static ACTIVE_HEALTHY: ActiveHealthyKeys = "active_healthy";
 
-    /// The time from one check to the next while the endpoint is out of rotation.
+    /// The time from one check to the next while the endpoint is in rotation.
     interval: Or<Time> = time().or(INTERVAL);
     /// The statuses that count as a success.
     http_statuses: Or<List<Whole<u16>>> = STATUSES.or(&[200, 302]);
@@ -161,7 +161,7 @@ keys! {
     /// When active checks take an endpoint out of rotation.
     static ACTIVE_UNHEALTHY: ActiveUnhealthyKeys = "active_unhealthy";
 
-    /// The time from one check to the next while the endpoint is in rotation.
+    /// The time from one check to the next while the endpoint is out of rotation.
     interval: Or<Time> = time().or(INTERVAL);
     /// The statuses that count as a failure.
     http_statuses: Or<List<Whole<u16>>> = STATUSES.or(&[429, 404, 500, 501, 502, 503, 504, 505]);
