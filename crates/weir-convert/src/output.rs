@@ -15,6 +15,7 @@ pub struct Converted {
     pub(crate) upstreams: Vec<ConvertedResource>,
     pub(crate) hubs: Vec<ConvertedResource>,
     pub(crate) ssls: Vec<ConvertedResource>,
+    pub(crate) plugin_metadata: Vec<ConvertedResource>,
     pub(crate) global_rules: Vec<ConvertedResource>,
     pub(crate) consumers: Vec<ConvertedResource>,
     pub(crate) routes: Vec<ConvertedResource>,
@@ -69,7 +70,15 @@ impl Converted {
 
     /// Whether the configuration contains credentials, such as the users of a file that was read.
     pub fn holds_credentials(&self) -> bool {
-        let lists = [&self.upstreams, &self.hubs, &self.ssls, &self.global_rules, &self.routes, &self.stream_routes];
+        let lists = [
+            &self.upstreams,
+            &self.hubs,
+            &self.ssls,
+            &self.plugin_metadata,
+            &self.global_rules,
+            &self.routes,
+            &self.stream_routes,
+        ];
         let mut members = lists.into_iter().flatten().map(|resource| &resource.members).chain([&self.settings]);
         !self.consumers.is_empty() || members.any(has_credentials)
     }
@@ -91,6 +100,7 @@ impl Converted {
             ("upstreams", &self.upstreams),
             ("hubs", &self.hubs),
             ("ssls", &self.ssls),
+            ("plugin_metadata", &self.plugin_metadata),
             ("global_rules", &self.global_rules),
             ("consumers", &self.consumers),
             ("routes", &self.routes),

@@ -6,11 +6,14 @@
 mod bodies;
 mod consumer_groups;
 mod consumers;
+mod health_checks;
+mod limits;
 mod mtls;
 mod observers;
 mod options;
 mod plugins;
 mod route;
+mod tracing;
 mod transformers;
 mod upstream;
 

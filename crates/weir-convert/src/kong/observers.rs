@@ -1,5 +1,6 @@
 //! Plugins that observe requests: loggers, metrics and traces; and advice for those that have no equivalent.
 
+use super::tracing;
 use crate::document::DocumentValue;
 use crate::yaml::{Yaml, YamlMembers};
 
@@ -7,7 +8,7 @@ use crate::yaml::{Yaml, YamlMembers};
 pub(super) type ConvertedPlugin = (&'static [&'static str], (String, Yaml));
 
 /// Plugins whose service has another way to it here.
-const OTHERWISE: [(&str, &str); 31] = [
+const OTHERWISE: [(&str, &str); 30] = [
     (
         "proxy-cache",
         "which content types are kept cannot be said here; see the cache's page before you set `proxy-cache`",
@@ -18,7 +19,6 @@ const OTHERWISE: [(&str, &str); 31] = [
         "write `datadog`, whose metrics have other names; its agent is set once for the node: `plugin_metadata` of `datadog`",
     ),
     ("statsd", "an agent of StatsD has to read `/metrics` of the address `status`"),
-    ("opentelemetry", "the collector is set once for the node: `plugin_metadata` of `opentelemetry`"),
     ("session", "sessions are part of `openid-connect`"),
     ("acme", "write the setting `acme`"),
     ("ai-prompt-template", "write `ai-prompt-template`, whose requests name a template as `template_name`"),
@@ -101,6 +101,7 @@ pub(super) fn converted(config: &DocumentValue, name: &str) -> Result<ConvertedP
         ),
         "zipkin" => (&ZIPKIN, plugin(name, zipkin(config)?)),
         "loggly" => (&LOGGLY, plugin(name, loggly(config)?)),
+        "opentelemetry" => (&tracing::OPTIONS, tracing::converted(config)?),
         _ => {
             let told = OTHERWISE.iter().find(|(theirs, _)| *theirs == name).map(|(_, way)| *way);
             return Err(told.unwrap_or("there is no conversion for it"));
@@ -214,6 +215,7 @@ pub(super) fn difference(config: &DocumentValue, name: &str) -> Option<&'static 
         "http-log" | "file-log" | "tcp-log" | "udp-log" | "loggly" => {
             Some("records have the members of Apache APISIX; `log_format` sets others")
         }
+        "opentelemetry" => Some(tracing::DIFFERENCE),
         "prometheus" => Some(
             "`prometheus`: the metrics have names of Apache APISIX (`apisix_http_status`), and are at `/metrics` of the address `status`",
         ),

@@ -2,13 +2,17 @@
 
 use super::consumers::GROUPS;
 use super::observers::{self, ConvertedPlugin};
-use super::{bodies, mtls, transformers};
+use super::{bodies, limits, mtls, transformers};
 use crate::answer::answer;
 use crate::document::DocumentValue;
 use crate::yaml::Yaml;
 
-/// The supported options, and the converted plugin; or why it cannot be converted.
-pub(super) fn converted(config: &DocumentValue, name: &str) -> Result<ConvertedPlugin, &'static str> {
+/// The supported options, and the converted plugin; or why it cannot be converted. `has_consumer`: requests have one.
+pub(super) fn converted(
+    config: &DocumentValue,
+    name: &str,
+    has_consumer: bool,
+) -> Result<ConvertedPlugin, &'static str> {
     // Long, since there is one arm per plugin.
     let hides = ("hide_credentials", Yaml::Boolean(config.is_true("hide_credentials", false)));
     let plugin = |name: &str, options: Yaml| (name.to_owned(), options);
@@ -54,10 +58,7 @@ pub(super) fn converted(config: &DocumentValue, name: &str) -> Result<ConvertedP
         "ip-restriction" => {
             (&["allow", "deny"], plugin(name, Yaml::map([allow_or_deny(config, ["whitelist", "blacklist"])?])))
         }
-        "rate-limiting" => (
-            &["second", "minute", "hour", "day", "limit_by", "policy", "fault_tolerant"],
-            plugin("limit-count", limits(config)?),
-        ),
+        "rate-limiting" => (&limits::OPTIONS, plugin("limit-count", limits::options(config, has_consumer)?)),
         "request-size-limiting" => {
             let factor = match config.text("size_unit").unwrap_or("megabytes") {
                 "megabytes" => 1 << 20,
@@ -118,29 +119,4 @@ fn allow_or_deny(config: &DocumentValue, names: [&'static str; 2]) -> Result<(&'
         (true, false) => Ok((names[1], Yaml::texts(deny))),
         _ => Err("it needs either `allow` or `deny`"),
     }
-}
-
-/// The only limit of `rate-limiting`, as options of `limit-count`.
-fn limits(config: &DocumentValue) -> Result<Yaml, &'static str> {
-    if config.text("policy").is_some_and(|policy| policy == "redis") {
-        return Err("the policy `redis`");
-    }
-    let windows = [("second", 1), ("minute", 60), ("hour", 3_600), ("day", 86_400)];
-    let mut limits = windows.iter().filter_map(|(name, seconds)| Some((config.number(name)?, *seconds)));
-    let (count, seconds) = limits.next().ok_or("it has no limit for a second, minute, hour or day")?;
-    if limits.next().is_some() {
-        return Err("several windows; see `rules` of `limit-count`");
-    }
-    let key = match config.text("limit_by").unwrap_or("consumer") {
-        // Without a consumer, the address is used, as in Kong.
-        "consumer" => "consumer_name",
-        "ip" => "remote_addr",
-        _ => return Err("what it counts by"),
-    };
-    Ok(Yaml::map([
-        ("count", Yaml::Integer(count)),
-        ("time_window", Yaml::Integer(seconds)),
-        ("key", Yaml::text(key)),
-        ("rejected_code", Yaml::Integer(429)),
-    ]))
 }

@@ -1,9 +1,10 @@
 //! The plugins of a route: which of them are in effect, and what becomes of those that cannot be converted.
 
 use super::consumers::{GROUPS, are_whole, has_groups_of_others};
-use super::{HARMLESS, bodies, mtls, name_of, observers, options, transformers};
+use super::{HARMLESS, bodies, mtls, name_of, observers, options, tracing, transformers};
 use crate::conversion::DocumentConversion;
 use crate::document::DocumentValue;
+use crate::output::ConvertedResource;
 use crate::yaml::{Yaml, YamlMembers};
 
 const AUTH: [&str; 4] = ["key-auth", "basic-auth", "jwt", "mtls-auth"];
@@ -13,6 +14,8 @@ const AUTH: [&str; 4] = ["key-auth", "basic-auth", "jwt", "mtls-auth"];
 pub(super) struct PluginChain {
     pub plugins: YamlMembers,
     pub closed: bool,
+    /// Requests that pass have a consumer.
+    authenticates: bool,
 }
 
 /// The most specific instance of each plugin: of the route, of its service, or global.
@@ -36,8 +39,11 @@ pub(super) fn effective(
         candidates.extend(top((None, service_name.as_deref())));
     }
     candidates.extend(top((None, None)));
+    let authenticates = candidates
+        .iter()
+        .any(|plugin| plugin.is_true("enabled", true) && plugin.text("name").is_some_and(|name| AUTH.contains(&name)));
     let mut seen: Vec<&str> = Vec::new();
-    let mut chain = PluginChain::default();
+    let mut chain = PluginChain { authenticates, ..PluginChain::default() };
     for plugin in candidates {
         let name = plugin.text("name").unwrap_or_default();
         let is_narrower = plugin.get("consumer").is_some() || plugin.get("consumer_group").is_some();
@@ -99,7 +105,7 @@ fn refuse(conversion: &mut DocumentConversion, at: &DocumentValue, chain: &mut P
 fn one(conversion: &mut DocumentConversion, plugin: &DocumentValue, name: &str, chain: &mut PluginChain) {
     let empty = DocumentValue::default();
     let config = plugin.get("config").unwrap_or(&empty);
-    let (known, converted) = match options::converted(config, name) {
+    let (known, converted) = match options::converted(config, name, chain.authenticates) {
         Ok(options) => options,
         Err(why) => return refuse(conversion, plugin, chain, why),
     };
@@ -128,10 +134,18 @@ fn one(conversion: &mut DocumentConversion, plugin: &DocumentValue, name: &str, 
         conversion.differs(plugin, "`run_on_preflight: false`: OPTIONS requests have to authenticate, too");
     }
     if name == "rate-limiting" {
-        conversion.differs(
-            plugin,
-            "`rate-limiting`: windows begin with the first request, and each route and gateway counts for itself",
-        );
+        let counts = match config.text("policy") {
+            Some("redis") => "each route",
+            _ => "each route and gateway",
+        };
+        let text = format!("`rate-limiting`: windows begin with the first request, and {counts} counts for itself");
+        conversion.differs(plugin, text);
+    }
+    if let Some(Ok(metadata)) = (name == "opentelemetry").then(|| tracing::metadata(config))
+        && !with_metadata(conversion, plugin, metadata)
+    {
+        let why = "the collector is set once for the node: `plugin_metadata` of `opentelemetry`";
+        return refuse(conversion, plugin, chain, why);
     }
     let how = transformers::difference(config, name).or_else(|| observers::difference(config, name));
     if let Some(how) = how.or_else(|| bodies::difference(name)) {
@@ -142,6 +156,17 @@ fn one(conversion: &mut DocumentConversion, plugin: &DocumentValue, name: &str, 
         let headers = Yaml::map([("X-Consumer-Groups", Yaml::text(format!("${GROUPS}")))]);
         chain.plugins.push(("attach-consumer-label".to_owned(), Yaml::map([("headers", headers)])));
     }
+}
+
+/// Adds the metadata of a plugin; `false` if the plugin has others already.
+fn with_metadata(conversion: &mut DocumentConversion, plugin: &DocumentValue, metadata: YamlMembers) -> bool {
+    let all = &conversion.converted.plugin_metadata;
+    if let Some(known) = all.iter().find(|known| known.members[0] == metadata[0]) {
+        return known.members == metadata;
+    }
+    let item = ConvertedResource::new(&conversion.place(plugin), "plugin", metadata);
+    conversion.converted.plugin_metadata.push(item);
+    true
 }
 
 /// Whether an option has the default value that `deck dump` writes.
@@ -156,7 +181,7 @@ fn is_default(option: &str, value: &DocumentValue) -> bool {
         "error_message" => texts == ["API rate limit exceeded"],
         "sync_rate" => texts == ["-1"],
         "revocation_check_mode" => texts == ["SKIP"] || texts == ["IGNORE_CA_ERROR"],
-        // Unused, since other policies are refused.
+        // Read with the limit, or unused without Redis.
         option if option == "redis" || option.starts_with("redis_") => true,
         _ => false,
     }

@@ -619,3 +619,48 @@ fn allowed_types_of_a_request_validator_are_required_as_kong_does() {
         assert_eq!(kinds.map(|kind| pattern.is_match(kind)), allowed, "{options}: {pattern}");
     }
 }
+
+/// The options of `limit-count`, or the finding that there is none.
+fn limit(config: &str, more: &str) -> String {
+    let text = format!(
+        "_format_version: '3.0'\nplugins: [{{ name: rate-limiting, config: {{ {config} }} }}{more}]\n\
+         services:\n- {{ name: a, host: a, routes: [{{ name: r, paths: [/] }}] }}\n"
+    );
+    let yaml = converted(&text).yaml().replace(['{', '}', '"'], " ");
+    let plain = yaml.split_whitespace().collect::<Vec<_>>().join(" ");
+    plain.split_once("limit-count: ").map_or_else(|| findings(&text).join("\n"), |(_, options)| options.to_owned())
+}
+
+#[test]
+fn several_windows_are_rules_of_one_limit() {
+    let rules = |key: &str| {
+        format!(
+            "rules: - count: 5, time_window: 1, key: second {key} - count: 90, time_window: 2592000, key: month {key} rejected_code: 429"
+        )
+    };
+    let windows = "second: 5, month: 90";
+    assert_eq!(limit(windows, ""), rules("$remote_addr"));
+    assert!(limit(&format!("{windows}, limit_by: ip"), ", { name: key-auth }").starts_with(&rules("$remote_addr")));
+    assert!(limit(windows, ", { name: key-auth }").starts_with(&rules("$consumer_name")));
+    let header = limit(&format!("{windows}, limit_by: header, header_name: X-Key"), "");
+    assert!(header.contains("several windows by a header field"), "{header}");
+}
+
+#[test]
+fn limits_are_counted_in_the_same_redis() {
+    let limited = limit(
+        "minute: 5, limit_by: header, header_name: X-Key, policy: redis, redis: { host: r, port: 7, password: p, database: 2, ssl: true }",
+        "",
+    );
+    let expected = "count: 5 time_window: 60 key: http_x_key rejected_code: 429 policy: redis redis_host: r redis_port: 7 \
+                    redis_password: p redis_database: 2 redis_ssl: true redis_ssl_verify: false allow_degradation: true";
+    assert_eq!(limited.replace(',', ""), expected);
+    let older = limit("minute: 5, policy: redis, redis_host: r, redis_ssl: false, fault_tolerant: false", "");
+    assert!(older.contains("redis_host: r") && older.contains("allow_degradation: false"), "{older}");
+    for (config, told) in [
+        ("minute: 5, policy: redis", "it has no server of Redis"),
+        ("minute: 5, policy: redis, redis: { host: r, cluster_nodes: [{ ip: a }] }", "several servers of Redis"),
+    ] {
+        assert!(limit(config, "").contains(told), "{config}: {}", limit(config, ""));
+    }
+}

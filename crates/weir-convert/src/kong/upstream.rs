@@ -1,5 +1,6 @@
 //! Services, upstreams and targets, as upstreams.
 
+use super::health_checks;
 use crate::conversion::DocumentConversion;
 use crate::document::DocumentValue;
 use crate::hashing::hashed;
@@ -217,7 +218,7 @@ fn balanced(conversion: &mut DocumentConversion, upstream: &DocumentValue) -> Ya
     }
     members.push(("nodes".to_owned(), Yaml::Map(nodes)));
     if let Some(checks) = upstream.get("healthchecks") {
-        conversion.lost(checks, "`healthchecks`: write `checks` of the upstream; passive checks are on by default");
+        members.extend(health_checks::checks(conversion, checks));
     }
     members
 }
