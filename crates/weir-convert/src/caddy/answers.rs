@@ -47,7 +47,7 @@ pub(super) fn respond(state: &RequestState, directive: &Directive, arguments: &[
 }
 
 /// The content type that Caddy detects for a body.
-fn content_type(body: &str) -> Option<&'static str> {
+pub(super) fn content_type(body: &str) -> Option<&'static str> {
     let text = body.trim();
     let is_json = text.starts_with('{') && text.ends_with('}') || text.starts_with('[') && text.ends_with(']');
     match text {

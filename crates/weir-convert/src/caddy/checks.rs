@@ -14,8 +14,10 @@ pub(super) struct HealthChecks {
     active: YamlMembers,
     healthy: YamlMembers,
     interval: Option<Yaml>,
-    passive: YamlMembers,
-    has_passive: bool,
+    /// For how many seconds an endpoint rests, after how many failures, and the statuses that are failures.
+    pause: Option<f64>,
+    failures: Option<i64>,
+    bad_statuses: Option<Yaml>,
 }
 
 /// A YAML number; without decimals if it is whole.
@@ -62,17 +64,13 @@ impl HealthChecks {
             "health_body" => converted
                 .lost(&line.place, "`health_body`: health checks here compare the status, and do not read the body"),
             "fail_duration" => {
-                self.has_passive = true;
-                let text = "`fail_duration`: a failed endpoint is taken out of rotation for 10 s, and longer if it fails again";
+                self.pause = seconds(value).filter(|pause| *pause > 0.0);
+                let text = "`fail_duration`: an endpoint is taken out for so long, and longer if it fails again; failures are counted in a \
+                            row, not within this time";
                 converted.differs(&line.place, text);
             }
-            "max_fails" => {
-                self.has_passive = true;
-                let count = Yaml::Integer(value.parse().unwrap_or(1));
-                self.passive.push(("tcp_failures".to_owned(), count.clone()));
-                self.passive.push(("timeouts".to_owned(), count));
-            }
-            "unhealthy_status" => self.passive.push(("http_statuses".to_owned(), statuses(&line.arguments))),
+            "max_fails" => self.failures = value.parse().ok(),
+            "unhealthy_status" => self.bad_statuses = Some(statuses(&line.arguments)),
             "unhealthy_latency" => converted.lost(&line.place, "`unhealthy_latency`: see `type: least_time`"),
             "unhealthy_request_count" => {
                 let text = "`unhealthy_request_count`: see `concurrency` of the upstream, which limits each endpoint";
@@ -109,15 +107,22 @@ impl HealthChecks {
             active.push(("unhealthy".to_owned(), Yaml::Map([vec![interval], failures.to_vec()].concat())));
             checks.push(("active".to_owned(), Yaml::Map(active)));
         }
-        if self.has_passive {
-            let unhealthy = std::mem::take(&mut self.passive);
-            let unhealthy = if unhealthy.is_empty() {
-                vec![("tcp_failures".to_owned(), Yaml::Integer(1)), ("timeouts".to_owned(), Yaml::Integer(1))]
-            } else {
-                unhealthy
-            };
-            checks.push(("passive".to_owned(), Yaml::map([("unhealthy", Yaml::Map(unhealthy))])));
-        }
+        checks.extend(self.passive());
         (!checks.is_empty()).then(|| ("checks".to_owned(), Yaml::Map(checks)))
+    }
+
+    /// Passive checks, which Caddy has with a `fail_duration` only.
+    fn passive(&mut self) -> Option<(String, Yaml)> {
+        let pause = self.pause?;
+        let count = Yaml::Integer(self.failures.unwrap_or(1));
+        let mut unhealthy = vec![
+            ("tcp_failures".to_owned(), count.clone()),
+            ("timeouts".to_owned(), count.clone()),
+            // Without `unhealthy_status`, no status is a failure.
+            ("http_failures".to_owned(), if self.bad_statuses.is_some() { count } else { Yaml::Integer(0) }),
+            ("interval".to_owned(), number(pause)),
+        ];
+        unhealthy.extend(self.bad_statuses.take().map(|statuses| ("http_statuses".to_owned(), statuses)));
+        Some(("passive".to_owned(), Yaml::map([("unhealthy", Yaml::Map(unhealthy))])))
     }
 }

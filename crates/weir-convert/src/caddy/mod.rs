@@ -8,6 +8,7 @@ mod address;
 mod answers;
 mod checks;
 mod conditions;
+mod error_pages;
 mod fields;
 mod headers;
 mod import;

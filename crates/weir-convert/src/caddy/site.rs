@@ -193,15 +193,8 @@ fn read<'a>(converted: &mut Converted, options: &GlobalOptions, directive: &'a D
 
 /// Converts the directives of a site that do not handle requests.
 fn beside(converted: &mut Converted, site: &Directive) {
-    for child in site.children() {
-        match child.name.as_str() {
-            "log" => options::access_log(converted, child),
-            "handle_errors" => {
-                let text = format!("`handle_errors`: {}", super::instead::instead("handle_errors"));
-                converted.lost(&child.place, text);
-            }
-            _ => {}
-        }
+    for log in site.children().iter().filter(|child| child.name == "log") {
+        options::access_log(converted, log);
     }
 }
 

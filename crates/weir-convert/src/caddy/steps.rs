@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use super::answers::{self, StepAnswer};
 use super::conditions::Conditions;
+use super::error_pages;
 use super::headers;
 use super::instead::instead;
 use super::matcher::{MatchedRequests, NamedMatchers, of_argument};
@@ -16,10 +17,10 @@ use super::path::LocatedPath;
 use super::rewriting::{self, NotRewritten};
 use super::state::RequestState;
 use crate::SourcePlace;
-use crate::answer::answer;
+use crate::answer::{answer, answer_behind_plugins};
 use crate::directive::Directive;
 use crate::output::Converted;
-use crate::yaml::{Yaml, YamlMembers};
+use crate::yaml::YamlMembers;
 
 /// The most routes of a site, and the most nested splits by matchers.
 const ROUTES: usize = 256;
@@ -67,7 +68,8 @@ impl<'a, 'b> SiteWalk<'a, 'b> {
     /// Walks all directives of the site.
     pub(super) fn run(&mut self, conditions: Conditions, named: &NamedMatchers<'a>) {
         let steps = self.steps(self.site, named, true);
-        self.walk(RequestState { conditions, ..RequestState::default() }, steps);
+        let policies = error_pages::plugin(self.converted, self.site).into_iter().collect();
+        self.walk(RequestState { conditions, policies, ..RequestState::default() }, steps);
     }
 
     /// The directives of a block that handle requests.
@@ -315,10 +317,12 @@ impl<'a, 'b> SiteWalk<'a, 'b> {
         };
         match answer_of {
             StepAnswer::Body { status, body, kind } => {
+                // What `respond` says is no error, whatever its status.
+                plugins.retain(|(name, _)| name != "error-page" || from.name != "respond");
                 plugins.extend(state.response_fields.response_rewrite());
                 plugins.push(match state.auth.is_empty() {
                     true => answer(status, &body, kind),
-                    false => answer_behind_login(status, &body, kind),
+                    false => answer_behind_plugins(status, &body, kind),
                 });
             }
             StepAnswer::Redirect(options) => {
@@ -341,18 +345,6 @@ impl<'a, 'b> SiteWalk<'a, 'b> {
             is_unanswered: false,
         });
     }
-}
-
-/// Like [`answer`], but runs after the plugins that authenticate.
-fn answer_behind_login(status: i64, body: &str, kind: Option<&str>) -> (String, Yaml) {
-    let options = Yaml::map([
-        ("response_status", Yaml::Integer(status)),
-        ("response_example", Yaml::text(body)),
-        ("content_type", Yaml::text(kind.unwrap_or("text/plain"))),
-        ("with_mock_header", Yaml::Boolean(false)),
-        ("_meta", Yaml::map([("priority", Yaml::Integer(1))])),
-    ]);
-    ("mocking".to_owned(), options)
 }
 
 /// Whether leaving the directive out affects neither access control nor the choice of the upstream.

@@ -81,9 +81,6 @@ fn directives_that_are_not_converted_are_reported_with_their_line() {
 	}
 	php_fastcgi /app/* localhost:9000
 	reverse_proxy /api/* unix//run/app.sock
-	handle_errors {
-		respond oops
-	}
 }
 ";
     assert_eq!(
@@ -97,7 +94,6 @@ fn directives_that_are_not_converted_are_reported_with_their_line() {
              speaks HTTP in front of PHP; the route answers with 404",
             "9: not converted: `reverse_proxy /api/* unix//run/app.sock`: `unix//run/app.sock`: Unix sockets are not supported; \
              an endpoint needs an address and a port; the route answers with 503",
-            "10: not converted: `handle_errors`: write `error-page` with the text of a page for each status",
         ]
     );
 }
