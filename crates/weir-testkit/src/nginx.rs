@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 
 use crate::{Client, DEADLINE, TempDir, eventually, free_port};
 
-/// Where Debian's nginx has its module for streams.
-const STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
+/// Where Debian's nginx has its modules.
+const MODULES: &str = "/usr/lib/nginx/modules";
 
 /// A running nginx. Dropping it ends its process.
 pub struct Nginx {
@@ -20,9 +20,16 @@ impl Nginx {
     /// Starts nginx with the content of its `http` block, which gets the port to listen on. `None` if nginx is not installed.
     #[track_caller]
     pub fn start(http: impl FnOnce(u16) -> String) -> Option<Nginx> {
+        Nginx::start_with(&[], http)
+    }
+
+    /// The same with modules, such as `http_echo`. `None` also if one of them is not installed.
+    #[track_caller]
+    pub fn start_with(modules: &[&str], http: impl FnOnce(u16) -> String) -> Option<Nginx> {
+        let modules = loaded(modules)?;
         Nginx::run(|place, port| {
             format!(
-                "http {{\n\
+                "{modules}http {{\n\
                  access_log off;\n\
                  client_body_temp_path {place}/b; proxy_temp_path {place}/p; fastcgi_temp_path {place}/f;\n\
                  uwsgi_temp_path {place}/u; scgi_temp_path {place}/s;\n\
@@ -36,10 +43,8 @@ impl Nginx {
     /// The same with the content of its `stream` block. `None` also if it has no module for that.
     #[track_caller]
     pub fn start_stream(stream: impl FnOnce(u16) -> String) -> Option<Nginx> {
-        if !Path::new(STREAM_MODULE).exists() {
-            return None;
-        }
-        Nginx::run(|_, port| format!("load_module {STREAM_MODULE};\nstream {{\n{}\n}}\n", stream(port)))
+        let module = loaded(&["stream"])?;
+        Nginx::run(|_, port| format!("{module}stream {{\n{}\n}}\n", stream(port)))
     }
 
     #[track_caller]
@@ -66,6 +71,15 @@ impl Nginx {
     pub fn addr(&self) -> SocketAddr {
         ([127, 0, 0, 1], self.port).into()
     }
+}
+
+/// The directives that load modules; `None` if one is not installed.
+fn loaded(modules: &[&str]) -> Option<String> {
+    let line = |module: &&str| {
+        let file = format!("{MODULES}/ngx_{module}_module.so");
+        Path::new(&file).exists().then(|| format!("load_module {file};\n"))
+    };
+    modules.iter().map(line).collect()
 }
 
 impl Drop for Nginx {
