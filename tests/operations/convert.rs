@@ -591,11 +591,11 @@ const CLOSED: &[(&str, &str)] = &[
         "`satisfy any`",
     ),
     (
-        "valid_referers shop.example; if ($invalid_referer) { return 403; } location / { proxy_pass http://ONE; }",
+        "valid_referers blocked shop.example; if ($invalid_referer) { return 403; } location / { proxy_pass http://ONE; }",
         "`if ($invalid_referer)`",
     ),
     (
-        "location / { valid_referers shop.example; if ($invalid_referer) { return 403; } proxy_pass http://ONE; }",
+        "location / { valid_referers shop.example ~a^b; if ($invalid_referer) { return 403; } proxy_pass http://ONE; }",
         "`if ($invalid_referer)`",
     ),
     ("set $ok 0; if ($ok = 0) { return 403; } location / { proxy_pass http://ONE; }", "`if ($ok = 0)`"),

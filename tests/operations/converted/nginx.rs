@@ -1,8 +1,8 @@
 //! Configurations of nginx.
 
-use weir_testkit::{Nginx, free_port, skipped};
+use weir_testkit::{DEADLINE, Nginx, eventually, free_port, skipped};
 
-use super::{ConvertedCase, ConvertedFile, compare, convert, weir};
+use super::{ConvertedCase, ConvertedFile, compare, convert, echo, told, weir};
 
 /// The finding about paths with `%2F`, at this place.
 macro_rules! encoded_slash {
@@ -229,6 +229,59 @@ const CASES: &[ConvertedCase] = &[
         apart: &[],
     },
     ConvertedCase {
+        file: "nginx/conditions.conf",
+        findings: &[
+            "60: behaves differently: `location /pictures/`: paths with `%2F` are refused with 400; nginx decodes it before it chooses a location, and this one may refuse requests; see `allow_encoded_slashes`",
+        ],
+        asked: &[
+            ("GET", "/", "shop.example", ""),
+            ("GET", "/", "shop.example", "User-Agent: a Crawler/1\r\n"),
+            ("GET", "/", "shop.example", "User-Agent: Archive/1\r\n"),
+            ("GET", "/", "shop.example", "User-Agent: the Archive/1\r\n"),
+            ("GET", "/", "shop.example", "X-Tenant: gold\r\n"),
+            ("GET", "/", "shop.example", "X-Tenant: team-a\r\n"),
+            ("GET", "/", "shop.example", "X-Tenant: Team-old\r\n"),
+            ("GET", "/", "shop.example", "X-Tenant: a team-a\r\n"),
+            ("GET", "/inside", "shop.example", ""),
+            ("GET", "/outside", "shop.example", ""),
+            ("GET", "/pictures/", "shop.example", ""),
+            ("GET", "/pictures/", "shop.example", "Referer: http://shop.example/a\r\n"),
+            ("GET", "/pictures/", "shop.example", "Referer: https://SHOP.example:8443\r\n"),
+            ("GET", "/pictures/", "shop.example", "Referer: http://shop.example.evil.example/\r\n"),
+            ("GET", "/pictures/", "shop.example", "Referer: http://a.b.friends.example/\r\n"),
+            ("GET", "/pictures/", "shop.example", "Referer: http://friends.example/\r\n"),
+            ("GET", "/pictures/", "shop.example", "Referer: http://www.search.example/\r\n"),
+            ("GET", "/pictures/", "shop.example", "Referer: http://evil.example/shop.example\r\n"),
+            ("GET", "/pictures/", "shop.example", "Referer: removed by a proxy\r\n"),
+            ("GET", "/album/", "shop.example", ""),
+            ("GET", "/album/", "shop.example", "Referer: http://news.example/archive/1\r\n"),
+            ("GET", "/album/", "shop.example", "Referer: http://news.example/ARCHIVE/1\r\n"),
+            ("GET", "/album/", "shop.example", "Referer: removed by a proxy\r\n"),
+            ("GET", "/rare/", "shop.example", ""),
+            ("GET", "/rare/", "shop.example", ""),
+            ("GET", "/keyed/", "shop.example", ""),
+            ("GET", "/keyed/", "shop.example", ""),
+            ("GET", "/keyed/", "shop.example", "X-Api-Version: 2\r\n"),
+            ("GET", "/keyed/", "shop.example", "X-Api-Version: 2\r\n"),
+        ],
+        apart: &[],
+    },
+    ConvertedCase {
+        file: "nginx/substitutions.conf",
+        findings: &[
+            "6: behaves differently: `sub_filter get got`: the response is held until it is complete, and one of more than 64 MiB is \
+             replaced by 502; event streams pass unchanged",
+            encoded_slash!("10: behaves differently: `location /all/`"),
+        ],
+        asked: &[
+            ("GET", "/get?get", "h", ""),
+            ("GET", "/all/long", "h", ""),
+            ("GET", "/html/get", "h", ""),
+            ("GET", "/two/get", "h", "X-Tenant: get\r\n"),
+        ],
+        apart: &[],
+    },
+    ConvertedCase {
         file: "nginx/client-address.conf",
         findings: &[
             "23: behaves differently: `if ($http_x_forwarded_proto != https )`: `$http_x_forwarded_proto` counts only if an address in `trusted_addresses` sends it; here these are those of `set_real_ip_from`",
@@ -255,8 +308,145 @@ const CASES: &[ConvertedCase] = &[
     },
 ];
 
+/// Cases with modules of others, which are named with each.
+const OF_MODULES: &[(&[&str], ConvertedCase)] = &[
+    (
+        &["http_headers_more_filter"],
+        ConvertedCase {
+            file: "nginx/headers-more.conf",
+            findings: &[
+                "15: behaves differently: `more_set_input_headers X-Tenant: a Authorization:`: the upstream gets the field so; conditions, limits and logs see that of the client",
+                "24: behaves differently: `location /closed/`: paths with `%2F` are refused with 400; nginx decodes it before it chooses a location, and this one may refuse requests; see `allow_encoded_slashes`",
+            ],
+            asked: &[
+                ("GET", "/", "h", ""),
+                ("GET", "/", "h", "X-Tenant: own\r\nX-Api-Key: 1\r\n"),
+                ("GET", "/own/", "h", "X-Tenant: own\r\nX-Api-Key: 1\r\nAuthorization: Basic YTpi\r\n"),
+                ("GET", "/own/", "h", ""),
+                ("GET", "/later/", "h", "X-Tenant: own\r\n"),
+                ("GET", "/closed/", "h", ""),
+            ],
+            apart: &[],
+        },
+    ),
+    (
+        &["http_echo"],
+        ConvertedCase {
+            file: "nginx/echo.conf",
+            findings: &[],
+            asked: &[
+                ("GET", "/hello", "shop.example", ""),
+                ("GET", "/made", "h", ""),
+                ("GET", "/closed", "h", ""),
+                ("GET", "/open", "h", ""),
+                ("GET", "/", "h", "Accept-Encoding: gzip\r\n"),
+            ],
+            apart: &[],
+        },
+    ),
+    (
+        &["http_brotli_filter"],
+        ConvertedCase {
+            file: "nginx/brotli.conf",
+            findings: &[encoded_slash!("17: behaves differently: `location /plain/`")],
+            asked: &[
+                ("GET", "/long", "h", "Accept-Encoding: br\r\n"),
+                ("GET", "/long", "h", "Accept-Encoding: gzip, br\r\n"),
+                ("GET", "/long", "h", "Accept-Encoding: gzip\r\n"),
+                ("GET", "/long", "h", ""),
+                ("GET", "/short", "h", "Accept-Encoding: br\r\n"),
+                ("GET", "/plain/long", "h", "Accept-Encoding: br\r\n"),
+                ("GET", "/plain/long", "h", "Accept-Encoding: gzip, br\r\n"),
+            ],
+            apart: &[],
+        },
+    ),
+    (
+        &["http_subs_filter"],
+        ConvertedCase {
+            file: "nginx/subs-filter.conf",
+            findings: &[
+                "8: behaves differently: `subs_filter get got i`: the response is held until it is complete, and one of more than 64 MiB is replaced by 502; event streams pass unchanged",
+                encoded_slash!("12: behaves differently: `location /once/`"),
+                "17: behaves differently: `subs_filter x-([a-z]+)= $1 is  r`: the expression is matched against the whole text, not line by line",
+            ],
+            asked: &[
+                ("GET", "/get/long", "h", ""),
+                ("GET", "/once/long", "h", ""),
+                ("GET", "/groups/", "h", "X-Tenant: a\r\nX-Api-Key: b\r\n"),
+            ],
+            apart: &[],
+        },
+    ),
+];
+
 #[test]
-fn thirteen_configurations_answer_as_nginx_does() {
+fn configurations_with_modules_of_others_answer_as_nginx_does() {
+    let mut wrong = Vec::new();
+    for (modules, case) in OF_MODULES {
+        let file = ConvertedFile::read(case.file);
+        let Some(nginx) = Nginx::start_with(modules, |port| file.at(port)) else {
+            skipped(&format!("there is no nginx with the module {}", modules.join(" and ")));
+            continue;
+        };
+        let (yaml, findings) = convert("nginx", case.file, &file.at(free_port()));
+        wrong.extend(compare(case, nginx.addr(), &weir().start(&yaml), &findings));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The second origin gets the copies of what the first one answers.
+const COPIES: &str = "\
+server {
+    listen 127.0.0.1:PORT;
+    proxy_redirect off;
+    mirror /copy;
+    location / { proxy_pass http://ONE; }
+    location /fixed/ { mirror /fixed-copy; proxy_set_header Host $host; proxy_pass http://ONE; }
+    location /none/ { mirror off; proxy_pass http://ONE; }
+    location = /copy { internal; proxy_pass http://TWO$request_uri; }
+    location = /fixed-copy { internal; proxy_pass http://TWO/copies; proxy_set_header Host $host; }
+}
+";
+
+#[test]
+fn copies_of_requests_go_where_nginx_sends_them() {
+    let file = ConvertedFile { one: echo("one"), two: echo("two"), text: COPIES.to_owned() };
+    let Some(nginx) = Nginx::start(|port| file.at(port)) else { return skipped("there is no nginx") };
+    let (yaml, _) = convert("nginx", "copies.conf", &file.at(free_port()));
+    let gateway = weir().start(&yaml);
+    let asked = [
+        ("GET", "/a%20b?c=d", "shop.example", ""),
+        ("POST", "/orders", "shop.example", "Content-Length: 5\r\n"),
+        ("GET", "/fixed/x?y=z", "shop.example", ""),
+        ("GET", "/none/x", "shop.example", ""),
+        ("GET", "/last", "shop.example", ""),
+    ];
+    let copies = |addr| {
+        let before = file.two.requests().len();
+        for request in asked {
+            told(addr, request);
+        }
+        let has_last = || file.two.requests()[before..].iter().any(|copy| copy.target == "/last");
+        eventually("the last copy arrives", DEADLINE, has_last);
+        eventually("all copies arrive", DEADLINE, || file.two.requests().len() == before + 4);
+        let requests = file.two.requests();
+        let mut copies: Vec<String> = requests[before..]
+            .iter()
+            .map(|copy| {
+                let host = copy.headers.get("host").unwrap_or_default();
+                format!("{} {} {host} {}", copy.method, copy.target, copy.body.len())
+            })
+            .collect();
+        copies.sort();
+        copies
+    };
+    let (theirs, ours) = (copies(nginx.addr()), copies(gateway.addr()));
+    assert_eq!(ours, theirs, "{yaml}");
+}
+
+#[test]
+fn fifteen_configurations_answer_as_nginx_does() {
     let mut wrong = Vec::new();
     for case in CASES {
         let file = ConvertedFile::read(case.file);

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use super::auth_request::{self, AUTH_REQUEST, NotAsked};
 use super::directives::{CLOSED, DirectiveFate, fate, is_off};
+use super::lua::LUA_ANSWER;
 use super::scope::BlockScope;
 use super::syntax::Directive;
-use super::{Conversion, addresses, basic_auth};
+use super::{Conversion, addresses, basic_auth, lua};
 use crate::login::refusal;
 use crate::yaml::{Yaml, YamlMembers};
 
@@ -42,8 +43,9 @@ pub(super) fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> YamlMe
             is_closed = true;
         }
     }
-    if is_closed {
-        plugins.push(refusal());
+    match is_closed {
+        true => plugins.push(refusal()),
+        false => plugins.extend(lua::plugin(scope)),
     }
     plugins
 }
@@ -112,7 +114,7 @@ pub(super) fn has_restricted_locations(block: &[Directive]) -> bool {
 /// Whether the block of a location has what may refuse requests.
 pub(super) fn is_restricted(location: &Directive) -> bool {
     location.children().iter().any(|child| match child.name.as_str() {
-        "allow" | "deny" | "limit_except" | "internal" => true,
+        "allow" | "deny" | "limit_except" | "internal" | LUA_ANSWER => true,
         "return" => returns_at_least(child, 400),
         "if" => child.children().iter().any(|inner| inner.name == "return" && returns_at_least(inner, 300)),
         _ => may_restrict(child) && !is_off(child),

@@ -1,11 +1,10 @@
 //! `auth_request`, as `forward-auth`: a service is asked whether a request may pass.
 
-use regex::RegexBuilder;
-
 use super::Conversion;
 use super::directives::is_off;
-use super::location::Matching;
 use super::scope::{BlockScope, seconds};
+use super::sign_in;
+use super::subrequest;
 use super::syntax::Directive;
 use super::target::PassTarget;
 use super::values::is_editable;
@@ -26,7 +25,7 @@ pub(super) fn plugin<'a>(
     scope: &BlockScope<'a>,
 ) -> Result<Option<(String, Yaml)>, NotAsked<'a>> {
     let Some(directive) = in_effect(scope) else { return Ok(None) };
-    let asked = asked_location(scope.server(), directive.argument(0)).ok_or(NotAsked(directive))?;
+    let asked = subrequest::location(scope.server(), directive.argument(0)).ok_or(NotAsked(directive))?;
     let (uri, is_https) = url(conversion, asked, directive.argument(0)).ok_or(NotAsked(directive))?;
     let inside = scope.of_server().inside(asked.children());
     let text = format!(
@@ -51,6 +50,7 @@ pub(super) fn plugin<'a>(
         ("client_headers_on_success", Yaml::texts(sent(scope, "add_header"))),
     ];
     options.extend(lists.into_iter().filter(|(_, list)| !list.is_empty()).map(|(name, list)| (name.to_owned(), list)));
+    options.extend(sign_in::options(conversion, scope));
     if is_https {
         options.push(("ssl_verify".to_owned(), Yaml::Boolean(inside.is_on("proxy_ssl_verify"))));
     }
@@ -61,59 +61,13 @@ fn in_effect<'a>(scope: &BlockScope<'a>) -> Option<&'a Directive> {
     scope.last(AUTH_REQUEST).filter(|directive| !is_off(directive))
 }
 
-/// What an asked location must not have: it would decide by itself.
-const DECIDING: [&str; 10] =
-    ["if", "return", "rewrite", "set", "allow", "deny", "auth_basic", "proxy_cache", "location", "try_files"];
-
-/// The location that a URI is for, if it does nothing but pass the request on.
-fn asked_location<'a>(server: &'a [Directive], uri: &str) -> Option<&'a Directive> {
-    let locations = || server.iter().filter(|child| child.name == "location");
-    let is_exact = |location: &&Directive| matches!(Matching::of(location), Some(Matching::Exact(path)) if path == uri);
-    let location = match locations().find(is_exact) {
-        Some(location) => location,
-        None if locations().any(|location| may_match(location, uri)) => return None,
-        None => {
-            let prefixes = locations().filter_map(|location| Some((prefix_of(location, uri)?, location)));
-            prefixes.max_by_key(|(length, _)| *length)?.1
-        }
-    };
-    let decides = |child: &Directive| DECIDING.contains(&child.name.as_str());
-    (!location.children().iter().any(decides)).then_some(location)
-}
-
-/// Whether the location has an expression that may match a URI.
-fn may_match(location: &Directive, uri: &str) -> bool {
-    let Some(Matching::Regex { pattern, ignores_case }) = Matching::of(location) else { return false };
-    let expression = RegexBuilder::new(&pattern).case_insensitive(ignores_case).build();
-    expression.map_or(true, |expression| expression.is_match(uri))
-}
-
-/// The length of a location's prefix, if the URI begins with it.
-fn prefix_of(location: &Directive, uri: &str) -> Option<usize> {
-    match Matching::of(location)? {
-        Matching::Prefix { path, .. } if uri.starts_with(&path) => Some(path.len()),
-        _ => None,
-    }
-}
-
 /// The URL that the location asks, and whether it is an `https` one.
 fn url(conversion: &Conversion, location: &Directive, uri: &str) -> Option<(String, bool)> {
     let pass = location.children().iter().find(|child| child.name == "proxy_pass")?;
-    let is_http = |target: &PassTarget| target.scheme.starts_with("http") && !pass.argument(0).contains('$');
-    let target = PassTarget::of(pass).filter(is_http)?;
-    let path = match target.path {
-        None => uri.to_owned(),
-        Some(path) => format!("{path}{}", &uri[prefix_of(location, uri).unwrap_or(uri.len())..]),
-    };
-    let block = conversion.http.iter().find(|block| block.name == "upstream" && block.argument(0) == target.authority);
-    let mut servers = block.into_iter().flat_map(Directive::children).filter(|child| child.name == "server");
-    let authority = match (block, servers.next()) {
-        (None, _) => target.authority,
-        (Some(_), Some(server)) if servers.next().is_none() && !server.argument(0).starts_with("unix:") => {
-            server.argument(0)
-        }
-        (Some(_), _) => return None,
-    };
+    let target =
+        PassTarget::of(pass).filter(|target| target.scheme.starts_with("http") && !pass.argument(0).contains('$'))?;
+    let path = subrequest::path(&target, location, uri);
+    let authority = subrequest::authority(conversion, &target)?;
     Some((format!("{}://{authority}{path}", target.scheme), target.scheme == "https"))
 }
 
@@ -156,34 +110,5 @@ pub(super) fn is_sent(scope: &BlockScope, name: &str, value: &str) -> bool {
 
 /// Whether a location is asked by one of the blocks of a server.
 pub(super) fn is_asked(server: &[Directive], location: &Directive) -> bool {
-    fn within(server: &[Directive], block: &[Directive], location: &Directive) -> bool {
-        block.iter().any(|child| {
-            let asks = child.name == AUTH_REQUEST
-                && asked_location(server, child.argument(0)).is_some_and(|asked| asked.place == location.place);
-            asks || within(server, child.children(), location)
-        })
-    }
-    within(server, server, location)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::syntax::parse;
-    use super::*;
-
-    #[test]
-    fn the_location_that_nginx_would_choose_is_asked_if_it_only_passes_on() {
-        for (server, want) in [
-            ("location = /auth { proxy_pass http://a; } location /auth { proxy_pass http://b; }", Some("=")),
-            ("location / { proxy_pass http://a; } location /au { proxy_pass http://b; }", Some("/au")),
-            ("location /au { proxy_pass http://b; } location ~ th$ { return 200; }", None),
-            ("location /au { proxy_pass http://b; } location ~ ^/x { return 200; }", Some("/au")),
-            ("location = /auth { internal; return 401; }", None),
-            ("location /other { proxy_pass http://a; }", None),
-        ] {
-            let server = parse("t", server).expect("correct");
-            let found = asked_location(&server, "/auth").map(|location| location.argument(0));
-            assert_eq!(found, want, "{server:?}");
-        }
-    }
+    subrequest::is_named(server, location, AUTH_REQUEST)
 }

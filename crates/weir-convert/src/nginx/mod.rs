@@ -10,31 +10,46 @@ mod auth_request;
 mod basic_auth;
 mod caching;
 mod client_address;
+mod comparison;
+mod compression;
+mod conditions;
 mod constants;
 mod defaults;
 mod directives;
+mod echo;
 mod error_pages;
 mod fields;
 mod forwarding;
+mod headers_more;
+mod health_checks;
 mod listening;
 mod location;
+mod lua;
+mod map_entries;
+mod mirroring;
 mod pass_path;
 mod policies;
 mod proxy;
+mod referers;
 mod rewrite;
 mod routes;
 mod scope;
 mod selector;
 mod server;
 mod settings;
+mod sign_in;
+mod status_match;
 mod sticky;
 mod stream;
+mod subrequest;
+mod substitution;
 mod survey;
 mod syntax;
 mod target;
 mod target_cases;
 mod target_choice;
 mod target_split;
+mod tracing;
 mod upstream;
 mod values;
 mod variables;
@@ -62,6 +77,7 @@ pub fn convert(file: &str, text: &str, include: Include) -> Result<Converted, Sy
     };
     if let Some(blocks) = &mut blocks {
         defaults::replace(blocks);
+        lua::replace(blocks);
     }
     let has_redirects = blocks.as_ref().is_some_and(|blocks| blocks.iter().any(|block| block.name == "proxy_redirect"));
     let default_type = blocks.as_ref().and_then(|blocks| blocks.iter().find(|block| block.name == "default_type"));
@@ -85,10 +101,14 @@ pub fn convert(file: &str, text: &str, include: Include) -> Result<Converted, Sy
         limited: Vec::new(),
         told: BTreeSet::new(),
         selecting: BTreeSet::new(),
+        covered: BTreeSet::new(),
+        checked: Vec::new(),
         finds_by_route: false,
     };
     conversion.converted.findings = findings;
+    health_checks::collect(within, &mut conversion.checked);
     settings::carry_over(&mut conversion);
+    tracing::carry_over(&mut conversion);
     let mut addresses = ListenSetting::default();
     server::carry_over(&mut conversion, &mut addresses);
     stream::carry_over(&mut conversion, &mut addresses);
@@ -112,6 +132,10 @@ struct Conversion<'a> {
     told: BTreeSet<&'static str>,
     /// The variables that select the upstream of a location.
     selecting: BTreeSet<String>,
+    /// The directives that are converted where they are in effect, with all their variables.
+    covered: BTreeSet<String>,
+    /// The blocks of locations with a `health_check`.
+    checked: Vec<&'a [Directive]>,
     /// The client's address is found by plugins of routes, since not all find it in the same way.
     finds_by_route: bool,
 }
@@ -143,6 +167,15 @@ impl<'a> Conversion<'a> {
             let port = address.parse().ok().or(upstream::host_and_port(address).1).unwrap_or(80);
             ![80, 443].contains(&port)
         })
+    }
+
+    /// Remembers that nothing of a directive is lost.
+    fn cover(&mut self, directive: &Directive) {
+        self.covered.insert(format!("{} {}", directive.place, directive.head()));
+    }
+
+    fn is_covered(&self, directive: &Directive) -> bool {
+        !self.covered.is_empty() && self.covered.contains(&format!("{} {}", directive.place, directive.head()))
     }
 
     fn lost(&mut self, place: &SourcePlace, text: impl Into<String>) {

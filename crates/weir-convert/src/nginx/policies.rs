@@ -3,9 +3,14 @@
 use super::Conversion;
 use super::access;
 use super::auth_request;
+use super::compression;
+use super::conditions;
+use super::headers_more::{self, HeaderFieldChange};
 use super::scope::seconds;
 use super::scope::{BlockScope, bytes};
+use super::substitution;
 use super::syntax::Directive;
+use super::tracing;
 use super::values::{FieldValues, NOT_EDITABLE, is_editable};
 use super::variables::{names, renamed, unknown_in_answer, unknown_in_request};
 use crate::yaml::{Yaml, YamlMembers};
@@ -43,9 +48,13 @@ fn with_access(
     plugins.extend(body_size(conversion, scope));
     plugins.extend(rate(conversion, limiting("limit_req")));
     plugins.extend(concurrent(conversion, limiting("limit_conn")));
-    plugins.extend(fields(conversion, scope));
-    plugins.extend(gzip(conversion, scope));
+    let fields = fields(conversion, scope);
+    plugins.extend(substitution::with_filters(conversion, scope, fields));
+    plugins.extend(compression::plugins(conversion, scope));
+    plugins.extend(tracing::plugin(conversion, scope));
     plugins.extend(super::caching::plugin(conversion, scope));
+    plugins.extend(super::mirroring::plugin(conversion, scope));
+    plugins.extend(super::echo::plugin(conversion, scope));
     plugins.extend(super::error_pages::plugin(scope));
     plugins
 }
@@ -89,13 +98,14 @@ fn zone<'a>(conversion: &Conversion<'a>, kind: &str, name: &str) -> Option<&'a D
 struct ConvertedKey {
     /// The options `key_type` and `key`.
     options: [(&'static str, Yaml); 2],
-    /// The limit holds for requests that meet this; nginx does not limit one whose key is empty.
-    filter: Option<Yaml>,
+    /// The limit holds for requests that meet these rules; nginx does not limit one whose key is empty.
+    filter: Vec<Yaml>,
 }
 
 impl ConvertedKey {
     fn meta(self) -> Option<(&'static str, Yaml)> {
-        self.filter.map(|filter| ("_meta", Yaml::map([("filter", Yaml::List(vec![filter]))])))
+        let filter = Some(self.filter).filter(|rules| !rules.is_empty());
+        filter.map(|rules| ("_meta", Yaml::map([("filter", Yaml::List(rules))])))
     }
 }
 
@@ -107,7 +117,13 @@ fn key(conversion: &mut Conversion, zone: &Directive) -> ConvertedKey {
         conversion.differs(&zone.place, text);
     }
     conversion.limited.push(zone.place.clone());
-    let text = zone.argument(0).replace("$binary_remote_addr", "$remote_addr");
+    let written = zone.argument(0);
+    let of_map = written.strip_prefix('$').and_then(|name| conditions::only_value(conversion, name, zone));
+    let (written, mut filter) = match of_map {
+        Some((value, condition)) if !condition.is_never => (value, condition.rules),
+        _ => (written.to_owned(), Vec::new()),
+    };
+    let text = written.replace("$binary_remote_addr", "$remote_addr");
     let text = text.replace("${binary_remote_addr}", "${remote_addr}");
     let unknown = unknown_in_request(&text);
     if let Some(unknown) = unknown {
@@ -118,7 +134,9 @@ fn key(conversion: &mut Conversion, zone: &Directive) -> ConvertedKey {
         );
         conversion.lost(&zone.place, text);
     }
-    let filter = if unknown.is_none() { not_empty(&text) } else { None };
+    if unknown.is_none() {
+        filter.extend(not_empty(&text));
+    }
     let bare = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')).or(text.strip_prefix('$'));
     let is_name = |name: &&str| name.chars().all(|char| char.is_ascii_alphanumeric() || char == '_');
     let options = match bare.filter(is_name) {
@@ -285,104 +303,134 @@ fn fields(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Ya
     response_fields(conversion, scope, &hidden)
 }
 
-fn response_fields(conversion: &mut Conversion, scope: &BlockScope, hidden: &[&str]) -> Option<(String, Yaml)> {
-    let (mut added, mut set) = (FieldValues::default(), FieldValues::default());
-    let (mut always, mut sometimes) = (0, Vec::new());
-    if let Some((expires, value)) = expiry(conversion, scope) {
-        set.add(CACHE_CONTROL, &value);
-        sometimes.push(expires);
-    }
-    for directive in scope.all("add_header") {
-        let (name, value) = (directive.argument(0), renamed(directive.argument(1)));
-        let value = value.as_str();
-        if !is_editable(name) {
-            let text = format!("`{}`: {NOT_EDITABLE}", directive.head());
-            conversion.lost(&directive.place, text);
-            continue;
-        }
-        if auth_request::is_sent(scope, name, value) {
-            continue;
-        }
-        if let Some(unknown) = unknown_in_answer(value) {
-            conversion.lost(&directive.place, format!("`{}`: Weir has no variable `${unknown}`", directive.head()));
-            continue;
-        }
-        if value.is_empty() {
-            continue;
-        }
-        tell_empty(conversion, directive, value);
-        match directive.argument(2) {
-            "always" => always += 1,
-            _ => sometimes.push(directive),
-        }
-        // A field of the upstream is hidden before the one of the same name is added.
-        let replaces =
-            REPLACED.contains(&name.to_ascii_lowercase().as_str()) || contains(hidden, name) || set.has(name);
-        if replaces { &mut set } else { &mut added }.add(name, value);
-    }
-    let removed: Vec<&str> = hidden.iter().copied().filter(|name| !set.has(name)).collect();
-    let has_condition = !sometimes.is_empty() && always == 0 && removed.is_empty();
-    if !has_condition {
-        for directive in sometimes {
-            let text = format!("`{}`: the field is added to responses with any status", directive.head());
-            conversion.differs(&directive.place, text);
-        }
-    }
-    let parts = [("add", added.yaml()), ("set", set.yaml()), ("remove", Yaml::texts(removed))];
-    let parts: YamlMembers =
-        parts.into_iter().filter(|(_, part)| !part.is_empty()).map(|(name, part)| (name.to_owned(), part)).collect();
-    if parts.is_empty() {
-        return None;
-    }
-    let mut options = vec![("headers".to_owned(), Yaml::Map(parts))];
-    if has_condition {
-        let statuses = Yaml::List(ADDED_TO.map(Yaml::Integer).to_vec());
-        options.push((
-            "vars".to_owned(),
-            Yaml::List(vec![Yaml::List(vec![Yaml::text("status"), Yaml::text("in"), statuses])]),
-        ));
-    }
-    Some(("response-rewrite".to_owned(), Yaml::Map(options)))
+/// The fields that a response gets and loses, and the statuses of the responses that are changed.
+#[derive(Default)]
+struct ResponseFields<'a> {
+    added: FieldValues,
+    set: FieldValues,
+    removed: Vec<String>,
+    /// How many directives are for all responses.
+    always: usize,
+    /// The directives for the statuses of [`ADDED_TO`].
+    sometimes: Vec<&'a Directive>,
 }
 
-fn contains(names: &[&str], name: &str) -> bool {
-    names.iter().any(|known| known.eq_ignore_ascii_case(name))
+fn response_fields(conversion: &mut Conversion, scope: &BlockScope, hidden: &[&str]) -> Option<(String, Yaml)> {
+    let mut fields = ResponseFields { removed: hidden.iter().map(ToString::to_string).collect(), ..Default::default() };
+    let changes = headers_more::of_responses(conversion, scope);
+    let is_alone = hidden.is_empty() && scope.last("expires").is_none() && scope.last("add_header").is_none();
+    let statuses = statuses_of(conversion, scope, &changes, is_alone);
+    for change in changes.iter().filter(|change| statuses.is_some() || change.statuses.is_empty()) {
+        fields.always += 1;
+        fields.removed.retain(|name| !name.eq_ignore_ascii_case(&change.name));
+        match change.value.is_empty() {
+            true => {
+                fields.set.remove(&change.name);
+                fields.removed.push(change.name.clone());
+            }
+            false => fields.set.replace(&change.name, &change.value),
+        }
+    }
+    if let Some((expires, value)) = expiry(conversion, scope) {
+        fields.set.add(CACHE_CONTROL, &value);
+        fields.sometimes.push(expires);
+    }
+    for directive in scope.all("add_header") {
+        add_field(conversion, scope, directive, &mut fields);
+    }
+    fields.plugin(conversion, statuses.unwrap_or_default())
+}
+
+/// The statuses that all changes are for, none being all; `None` if some are for other responses than the rest, which is reported: the
+/// plugin has one condition for all that it does. `is_alone`: nothing else changes fields.
+fn statuses_of(
+    conversion: &mut Conversion,
+    scope: &BlockScope,
+    changes: &[HeaderFieldChange],
+    is_alone: bool,
+) -> Option<Vec<i64>> {
+    let first = changes.first().map(|change| change.statuses.clone()).unwrap_or_default();
+    if changes.iter().all(|change| change.statuses == first) && (first.is_empty() || is_alone) {
+        return Some(first);
+    }
+    for directive in headers_more::with_statuses(scope) {
+        let text = format!("`{}`: `response-rewrite` has one condition for all fields of a route", directive.head());
+        conversion.lost(&directive.place, text);
+    }
+    None
+}
+
+/// One `add_header`.
+fn add_field<'a>(
+    conversion: &mut Conversion,
+    scope: &BlockScope,
+    directive: &'a Directive,
+    fields: &mut ResponseFields<'a>,
+) {
+    let (name, value) = (directive.argument(0), renamed(directive.argument(1)));
+    let value = value.as_str();
+    if !is_editable(name) {
+        let text = format!("`{}`: {NOT_EDITABLE}", directive.head());
+        conversion.lost(&directive.place, text);
+        return;
+    }
+    if auth_request::is_sent(scope, name, value) {
+        return;
+    }
+    if let Some(unknown) = unknown_in_answer(value) {
+        conversion.lost(&directive.place, format!("`{}`: Weir has no variable `${unknown}`", directive.head()));
+        return;
+    }
+    if value.is_empty() {
+        return;
+    }
+    tell_empty(conversion, directive, value);
+    match directive.argument(2) {
+        "always" => fields.always += 1,
+        _ => fields.sometimes.push(directive),
+    }
+    // A field of the upstream is hidden before the one of the same name is added.
+    let is_removed = fields.removed.iter().any(|known| known.eq_ignore_ascii_case(name));
+    let replaces = REPLACED.contains(&name.to_ascii_lowercase().as_str()) || is_removed || fields.set.has(name);
+    if replaces { &mut fields.set } else { &mut fields.added }.add(name, value);
+}
+
+impl ResponseFields<'_> {
+    /// `response-rewrite` with these fields. `statuses`: it is for responses with these only.
+    fn plugin(self, conversion: &mut Conversion, statuses: Vec<i64>) -> Option<(String, Yaml)> {
+        let ResponseFields { added, set, removed, always, sometimes } = self;
+        let removed: Vec<&String> = removed.iter().filter(|name| !set.has(name)).collect();
+        let has_condition = !sometimes.is_empty() && always == 0 && removed.is_empty();
+        if !has_condition {
+            for directive in sometimes {
+                let text = format!("`{}`: the field is added to responses with any status", directive.head());
+                conversion.differs(&directive.place, text);
+            }
+        }
+        let parts = [("add", added.yaml()), ("set", set.yaml()), ("remove", Yaml::texts(removed))];
+        let parts: YamlMembers = parts
+            .into_iter()
+            .filter(|(_, part)| !part.is_empty())
+            .map(|(name, part)| (name.to_owned(), part))
+            .collect();
+        if parts.is_empty() {
+            return None;
+        }
+        let mut options = vec![("headers".to_owned(), Yaml::Map(parts))];
+        let statuses = if has_condition { ADDED_TO.to_vec() } else { statuses };
+        if !statuses.is_empty() {
+            let statuses = Yaml::List(statuses.into_iter().map(Yaml::Integer).collect());
+            let rule = Yaml::List(vec![Yaml::text("status"), Yaml::text("in"), statuses]);
+            options.push(("vars".to_owned(), Yaml::List(vec![rule])));
+        }
+        Some(("response-rewrite".to_owned(), Yaml::Map(options)))
+    }
 }
 
 /// The plugins for a location that answers by itself.
 pub(super) fn of_answer(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
-    body_size(conversion, scope).into_iter().chain(gzip(conversion, scope)).collect()
-}
-
-fn gzip(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml)> {
-    if !scope.is_on("gzip") {
-        return None;
-    }
-    let mut options = Vec::new();
-    if let Some(types) = scope.last("gzip_types") {
-        let all = types.arguments.iter().any(|kind| kind == "*");
-        let mut kinds = vec!["text/html".to_owned()];
-        kinds.extend(types.arguments.iter().filter(|&kind| kind != "text/html").cloned());
-        options.push(("types", if all { Yaml::text("*") } else { Yaml::texts(kinds) }));
-    }
-    for (theirs, ours) in [("gzip_min_length", "min_length"), ("gzip_comp_level", "comp_level")] {
-        let number = scope.value(theirs).and_then(bytes).filter(|&number| number > 0);
-        options.extend(number.map(|number| (ours, Yaml::Integer(number))));
-    }
-    match (scope.last("gzip_proxied"), scope.last("gzip")) {
-        (Some(proxied), _) if proxied.argument(0) != "any" => {
-            let text = "`gzip_proxied`: responses to requests with `Via` are also compressed";
-            conversion.differs(&proxied.place, text);
-        }
-        (None, Some(gzip)) => {
-            let text =
-                "responses to requests with `Via` are also compressed; in nginx, `gzip_proxied` is off by default";
-            conversion.differs_here_first("gzip_proxied", &gzip.place, text);
-        }
-        _ => {}
-    }
-    let options = options.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    Some(("gzip".to_owned(), Yaml::Map(options)))
+    let plugins = body_size(conversion, scope).into_iter().chain(compression::plugins(conversion, scope));
+    plugins.chain(tracing::plugin(conversion, scope)).collect()
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use super::Conversion;
 use super::fields;
+use super::headers_more;
+use super::health_checks;
 use super::location::Matching;
 use super::pass_path;
 use super::scope::{BlockScope, seconds};
@@ -87,6 +89,7 @@ pub(super) fn upstream_members(
     }
     let prefix = prefix(target.scheme);
     members.extend(retries(conversion, scope, prefix));
+    members.extend(health_checks::of_target(conversion, target));
     if target.scheme.ends_with('s') {
         members.push(("tls".to_owned(), Yaml::Map(tls(conversion, scope, pass, prefix))));
     }
@@ -136,6 +139,9 @@ pub(super) fn host<'a>(
         Some(host) => Some(host),
     }
 }
+
+/// Methods that `proxy-rewrite` takes.
+const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 
 /// The cases of `proxy_next_upstream` that `retry_on` has, too.
 const STATUSES: [&str; 7] = ["http_403", "http_404", "http_429", "http_500", "http_502", "http_503", "http_504"];
@@ -252,6 +258,27 @@ pub(super) fn rewritten<'a>(
         members.push(("host".to_owned(), Yaml::text(host)));
     }
     let scheme = target.map_or("http", |target| target.scheme);
-    members.extend(fields::changes(conversion, scope, &set_fields(scope, scheme)));
+    members.extend(head_changes(conversion, scope, scheme));
     members
+}
+
+/// The options `method` and `headers` of `proxy-rewrite` for an upstream of this kind.
+pub(super) fn head_changes(conversion: &mut Conversion, scope: &BlockScope, scheme: &str) -> YamlMembers {
+    let set = set_fields(scope, scheme);
+    let earlier = headers_more::of_requests(conversion, scope, &set);
+    let lines: Vec<&Directive> = earlier.iter().chain(set).collect();
+    let method = method(conversion, scope, scheme);
+    method.into_iter().chain(fields::changes(conversion, scope, &lines)).collect()
+}
+
+/// `proxy_method`.
+fn method(conversion: &mut Conversion, scope: &BlockScope, scheme: &str) -> Option<(String, Yaml)> {
+    let directive = scope.last("proxy_method").filter(|_| prefix(scheme) == "proxy")?;
+    let method = directive.argument(0).to_ascii_uppercase();
+    if !METHODS.contains(&method.as_str()) {
+        let text = format!("`{}`: see `method` of `proxy-rewrite`, which takes the usual methods", directive.head());
+        conversion.lost(&directive.place, text);
+        return None;
+    }
+    Some(("method".to_owned(), Yaml::text(method)))
 }

@@ -1,15 +1,14 @@
 //! `return`, `rewrite` and `if`: responses of the gateway itself, and changes of the path for upstreams.
 
-use regex::RegexBuilder;
-
 use super::Conversion;
 use super::client_address;
+use super::conditions::{self, ConvertedCondition};
 use super::location::Matching;
 use super::pass_path::{refused, without_query};
 use super::policies::added_fields;
 use super::scope::BlockScope;
 use super::syntax::Directive;
-use super::variables::{has_groups, is_known_for_routes, names, numbered, unknown_in_request};
+use super::variables::{has_groups, names, numbered, unknown_in_request};
 use crate::answer::answer;
 use crate::login::refusal;
 use crate::pattern::{supported, whole};
@@ -148,8 +147,14 @@ pub(super) fn conditional(
     let redirects = block.iter().filter(|child| child.name == "rewrite").find_map(redirecting);
     let head = directive.head();
     // A route is chosen before the client's address is found.
-    let is_too_early = client_address::is_found(scope) && names(&directive.arguments.join(" ")).any(is_of_client);
-    let Some(mut vars) = condition(directive).filter(|_| !is_too_early) else {
+    let is_too_early = names(&directive.arguments.join(" ")).any(conditions::is_of_client);
+    let condition = conditions::of(conversion, scope, directive);
+    let is_too_early =
+        client_address::is_found(scope) && (is_too_early || condition.iter().any(ConvertedCondition::is_of_client));
+    if condition.as_ref().is_some_and(|condition| condition.is_never) {
+        return None;
+    }
+    let Some(mut vars) = condition.filter(|_| !is_too_early).map(|condition| condition.rules) else {
         // A switch for maintenance closes what is open otherwise.
         let is_switch = returns.is_some_and(|returns| returns.argument(0) == "503");
         if is_switch || returns.is_none() && redirects.is_none() {
@@ -184,11 +189,6 @@ pub(super) fn conditional(
     Some((vars, plugins))
 }
 
-/// Whether a variable has the address or the port of the client.
-fn is_of_client(name: &str) -> bool {
-    ["remote_addr", "binary_remote_addr", "remote_port"].contains(&name)
-}
-
 /// The rule for methods that a `limit_except` does not name. GET includes HEAD.
 pub(super) fn other_methods(except: &Directive) -> Yaml {
     let mut methods: Vec<String> = except.arguments.iter().map(|method| method.to_ascii_uppercase()).collect();
@@ -196,64 +196,4 @@ pub(super) fn other_methods(except: &Directive) -> Yaml {
         methods.push("HEAD".to_owned());
     }
     Yaml::List(vec![Yaml::text("request_method"), Yaml::text("!"), Yaml::text("in"), Yaml::texts(methods)])
-}
-
-/// The rules equivalent to the condition of an `if`; `None` if there are none.
-fn condition(directive: &Directive) -> Option<Vec<Yaml>> {
-    let text = directive.arguments.join(" ");
-    let text = text.strip_prefix('(')?.strip_suffix(')')?.trim();
-    let (variable, rest) = text.split_once(' ').unwrap_or((text, ""));
-    let name = variable.strip_prefix('$').filter(|name| is_known_for_routes(name))?;
-    if rest.is_empty() {
-        // In nginx true, unless the variable is empty or 0.
-        return Some([test(name, "!=", "")?, test(name, "!=", "0")?].concat());
-    }
-    let (operator, value) = rest.trim().split_once(' ').unwrap_or((rest.trim(), ""));
-    test(name, operator, value.trim())
-}
-
-/// The rules equivalent to a comparison of nginx; `None` if there are none.
-pub(super) fn test(name: &str, operator: &str, value: &str) -> Option<Vec<Yaml>> {
-    let name = Yaml::text(name);
-    let rule = |rest: &[Yaml]| Yaml::List([std::slice::from_ref(&name), rest].concat());
-    let (matches, not) = (Yaml::text("~~"), Yaml::text("!"));
-    // In nginx, an absent variable is empty.
-    let is_there = || rule(&[matches.clone(), Yaml::text(".")]);
-    let is_empty = || rule(&[not.clone(), matches.clone(), Yaml::text(".")]);
-    let is_equality = ["=", "!="].contains(&operator);
-    if is_equality && value.contains('$') {
-        return None;
-    }
-    let pattern = if is_equality { Some(value.to_owned()) } else { supported(value) };
-    let value = pattern.as_deref()?;
-    let matches_nothing = || is_match(value, operator, "");
-    let text = Yaml::text(value);
-    Some(match operator {
-        "=" if value.is_empty() => vec![is_empty()],
-        "!=" if value.is_empty() => vec![is_there()],
-        "=" => vec![rule(&[Yaml::text("=="), text])],
-        "!=" => vec![rule(&[Yaml::text("~="), text])],
-        "~" | "~*" => {
-            let found = rule(&[Yaml::text(if operator == "~" { "~~" } else { "~*" }), text]);
-            match matches_nothing()? {
-                true => vec![Yaml::List(vec![Yaml::text("OR"), found, is_empty()])],
-                false => vec![found],
-            }
-        }
-        "!~" | "!~*" => {
-            let operator = Yaml::text(if operator == "!~" { "~~" } else { "~*" });
-            let missing = rule(&[not.clone(), operator, text]);
-            match matches_nothing()? {
-                true => vec![missing, is_there()],
-                false => vec![missing],
-            }
-        }
-        _ => return None,
-    })
-}
-
-/// Whether an expression matches a text; `None` if Weir does not support it.
-fn is_match(pattern: &str, operator: &str, text: &str) -> Option<bool> {
-    let expression = RegexBuilder::new(pattern).case_insensitive(operator.ends_with('*')).build();
-    expression.ok().map(|expression| expression.is_match(text))
 }

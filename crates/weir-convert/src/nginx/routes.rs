@@ -7,7 +7,8 @@ use super::scope::BlockScope;
 use super::selector::{ServerBlock, ServerSelector};
 use super::syntax::Directive;
 use super::target_split::SplitTarget;
-use super::{access, auth_request, client_address, error_pages, policies, proxy, target_cases, target_split};
+use super::{access, auth_request, client_address, echo, error_pages, mirroring};
+use super::{policies, proxy, sign_in, target_cases, target_split};
 use crate::answer::answer;
 use crate::login::refusal;
 use crate::output::{ConvertedResource, one_or_many};
@@ -84,7 +85,9 @@ fn named_locations(conversion: &mut Conversion, block: &[Directive]) {
     let is_named = |child: &&Directive| child.name == "location" && Matching::of(child).is_none();
     let used = fallbacks(block, block);
     let is_used = |location: &Directive| used.iter().any(|used| used.place == location.place);
-    let is_unused = |location: &&Directive| !is_used(location) && !error_pages::is_text(block, location);
+    let is_unused = |location: &&Directive| {
+        !is_used(location) && !error_pages::is_text(block, location) && !sign_in::is_page(block, location)
+    };
     for location in block.iter().filter(is_named).filter(is_unused) {
         let text = format!("`{}`: there are no internal redirects, such as those of `error_page`", location.head());
         conversion.lost(&location.place, text);
@@ -174,7 +177,9 @@ fn convert_location(conversion: &mut Conversion, selector: &ServerSelector, regi
     };
     if location.is_internal {
         let (server, directive) = (location.scope.server(), location.directive);
-        let is_used = auth_request::is_asked(server, directive) || error_pages::is_text(server, directive);
+        let is_used = auth_request::is_asked(server, directive)
+            || mirroring::is_for_copies(server, directive)
+            || error_pages::is_text(server, directive);
         let text = format!(
             "`location {}`: there are no internal redirects, nor by `X-Accel-Redirect`; the route answers with 404",
             location.directive.arguments.join(" ")
@@ -281,7 +286,11 @@ fn handled(
         if access::refuses_all(&plugins) {
             // `ip-restriction` comes after the answer of a route, which would be another one.
             plugins.retain(|(name, _)| name != "ip-restriction");
-            plugins.push(answer(403, "", None));
+            answer_all(&mut plugins, answer(403, "", None));
+            return (plugins, Vec::new());
+        }
+        if let Some(response) = echoed(conversion, location, &plugins).filter(|_| !is_closed) {
+            plugins.push(response);
             return (plugins, Vec::new());
         }
         let is_redirect = |child: &Directive| child.name == "rewrite" && rewrite::redirecting(child).is_some();
@@ -295,17 +304,37 @@ fn handled(
         );
         conversion.lost(&directive.place, text);
         if !is_closed {
-            plugins.push(answer(404, "", None));
+            answer_all(&mut plugins, answer(404, "", None));
         }
         return (plugins, Vec::new());
     };
     proxied(conversion, location, pass, plugins, directive.children().iter().collect())
 }
 
+/// Adds an answer for all requests, in place of the one for some that the same plugin may give.
+fn answer_all(plugins: &mut YamlMembers, answer: (String, Yaml)) {
+    plugins.retain(|(name, _)| *name != answer.0);
+    plugins.push(answer);
+}
+
+/// The response of a location that writes texts by itself. `plugins`: what controls its access, among others.
+fn echoed(conversion: &mut Conversion, location: &Location, plugins: &YamlMembers) -> Option<(String, Yaml)> {
+    const CONTROLS: [&str; 3] = ["ip-restriction", "fault-injection", "redirect"];
+    let is_control = |(name, _): &(String, Yaml)| {
+        name.ends_with("-auth") || name.starts_with("limit-") || CONTROLS.contains(&name.as_str())
+    };
+    echo::response(conversion, &location.scope, location.directive, plugins.iter().any(is_control))
+}
+
 /// Why what a location without an upstream of HTTP answers is not there.
 fn content_of(location: &Directive) -> &'static str {
-    const OTHERS: [(&str, &str); 6] = [
+    const OTHERS: [(&str, &str); 11] = [
         ("stub_status", "metrics are at the address `status`"),
+        ("vhost_traffic_status_display", "metrics are at the address `status`"),
+        ("check_status", "the health of endpoints is at the address `status`"),
+        ("js_content", "JavaScript does not run here"),
+        ("nchan_", "events are published and delivered by a hub"),
+        ("echo", "it does more than to write a text"),
         ("fastcgi_pass", "FastCGI is not spoken"),
         ("uwsgi_pass", "uwsgi is not spoken"),
         ("scgi_pass", "SCGI is not spoken"),
@@ -372,7 +401,7 @@ fn proxied(
         None => {
             if !is_closed {
                 conversion.lost(&pass.place, format!("`{}`: the route answers with 502", pass.head()));
-                plugins.push(answer(502, "", None));
+                answer_all(&mut plugins, answer(502, "", None));
             }
             (plugins, Vec::new())
         }

@@ -9,6 +9,7 @@ use super::scope::BlockScope;
 use super::syntax::Directive;
 use super::upstream::host_and_port;
 use super::variables::{renamed, without_unknown};
+use crate::output::ConvertedResource;
 use crate::yaml::Yaml;
 
 pub(super) fn carry_over(conversion: &mut Conversion) {
@@ -110,39 +111,25 @@ fn resolver(conversion: &mut Conversion, http: &BlockScope) {
 }
 
 fn logs(conversion: &mut Conversion, main: &BlockScope, http: &BlockScope) {
+    let mut files = Vec::new();
     for log in http.all("access_log") {
-        let is_written_elsewhere = log.argument(0).starts_with("syslog:");
-        let more = log.arguments.iter().find(|argument| argument.starts_with("if=") || argument.starts_with("gzip"));
-        if is_written_elsewhere || more.is_some() {
-            conversion.lost(&log.place, format!("`{}`: the log is written to a file, with all requests", log.head()));
+        if let Some(more) = log.arguments.iter().find(|word| word.starts_with("if=") || word.starts_with("gzip")) {
+            let text = format!("`{}`: the log has all requests, and `{more}` has no counterpart", log.head());
+            conversion.lost(&log.place, text);
+        }
+        match log.argument(0).strip_prefix("syslog:") {
+            Some(server) => syslog(conversion, http, log, server),
+            None => files.push(log),
         }
     }
-    let files = http.all("access_log").into_iter().filter(|log| !log.argument(0).starts_with("syslog:"));
-    let mut files: Vec<_> = files.collect();
     let written = files.pop();
     for log in files {
-        conversion.lost(&log.place, format!("`{}`: there is one access log", log.head()));
+        conversion.lost(&log.place, format!("`{}`: there is one access log; `file-logger` writes more", log.head()));
     }
     if let Some(log) = written.filter(|log| log.argument(0) != "off") {
-        let format = http.all("log_format").into_iter().rfind(|format| format.argument(0) == log.argument(1));
         let path = ("path", Yaml::text(log.argument(0)));
-        let value = match format {
-            Some(format) => {
-                if let Some(escape) = format.after_first().iter().find(|part| part.starts_with("escape=")) {
-                    let text = format!(
-                        "`log_format {}`: `{escape}` has no counterpart; see `format: json`",
-                        format.argument(0)
-                    );
-                    conversion.lost(&format.place, text);
-                }
-                let parts = format.after_first().iter().filter(|part| !part.starts_with("escape="));
-                let (text, unknown) = without_unknown(&renamed(&parts.cloned().collect::<String>()));
-                for name in unknown {
-                    let name = format!("`log_format {}`: Weir has no variable `${name}`", format.argument(0));
-                    conversion.lost(&format.place, name);
-                }
-                Yaml::map([path, ("format", Yaml::text(text))])
-            }
+        let value = match format_of(http, log) {
+            Some(format) => Yaml::map([path, ("format", Yaml::text(line(conversion, format)))]),
             None => Yaml::text(log.argument(0)),
         };
         conversion.converted.settings.push(("enable_access_log".to_owned(), value));
@@ -153,5 +140,94 @@ fn logs(conversion: &mut Conversion, main: &BlockScope, http: &BlockScope) {
         if log.argument(0) != "stderr" {
             conversion.differs(&log.place, format!("`{}`: the error log goes to standard error", log.head()));
         }
+    }
+}
+
+/// The format that a log names.
+fn format_of<'a>(http: &BlockScope<'a>, log: &Directive) -> Option<&'a Directive> {
+    http.all("log_format").into_iter().rfind(|format| format.argument(0) == log.argument(1))
+}
+
+/// The line of a format, with variables that Weir has.
+fn line(conversion: &mut Conversion, format: &Directive) -> String {
+    let name = format.argument(0);
+    if let Some(escape) = format.after_first().iter().find(|part| part.starts_with("escape=")) {
+        let text = format!("`log_format {name}`: `{escape}` has no counterpart; see `format: json`");
+        conversion.lost(&format.place, text);
+    }
+    let parts = format.after_first().iter().filter(|part| !part.starts_with("escape="));
+    let (text, unknown) = without_unknown(&renamed(&parts.cloned().collect::<String>()));
+    for unknown in unknown {
+        conversion.lost(&format.place, format!("`log_format {name}`: Weir has no variable `${unknown}`"));
+    }
+    text
+}
+
+/// The format of a log that names none.
+const COMBINED: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \
+                        \"$http_user_agent\"";
+/// The port of a server of syslog that is written without one.
+const SYSLOG_PORT: i64 = 514;
+
+/// A log that goes to a server of syslog, as the plugin of this name in a global rule. `server`: what follows `syslog:`.
+fn syslog(conversion: &mut Conversion, http: &BlockScope, log: &Directive, server: &str) {
+    let address = server.split(',').find_map(|part| part.strip_prefix("server=")).unwrap_or_default();
+    let is_given = conversion.converted.global_rules.iter().any(|rule| rule.members[0].1 == Yaml::text(SYSLOG_RULE));
+    let is_server = !address.is_empty() && !address.starts_with("unix:");
+    if !is_server || is_given {
+        let why = match is_server {
+            true => "a global rule has one `syslog`; write another one in the routes",
+            false => "write `syslog` with the `host` and the `port` of a server",
+        };
+        return conversion.lost(&log.place, format!("`{}`: {why}", log.head()));
+    }
+    let (host, port) = host_and_port(address);
+    let text = format!(
+        "`{}`: messages have the form of RFC 5424, and a record in JSON with the line as `message`; facility, severity and tag cannot \
+         be chosen",
+        log.head()
+    );
+    conversion.differs(&log.place, text);
+    let line = match format_of(http, log) {
+        Some(format) => line(conversion, format),
+        None => COMBINED.to_owned(),
+    };
+    let options = Yaml::map([
+        ("host", Yaml::text(host.trim_matches(['[', ']']))),
+        ("port", Yaml::Integer(port.unwrap_or(SYSLOG_PORT))),
+        ("sock_type", Yaml::text("udp")),
+        ("log_format", Yaml::map([("message", Yaml::text(line))])),
+    ]);
+    let members =
+        vec![("id".to_owned(), Yaml::text(SYSLOG_RULE)), ("plugins".to_owned(), Yaml::map([("syslog", options)]))];
+    conversion.converted.global_rules.push(ConvertedResource::new(&log.place, log.head(), members));
+}
+
+/// The id of the global rule with the log that goes to a server.
+const SYSLOG_RULE: &str = "access-log";
+
+#[cfg(test)]
+mod tests {
+    use super::super::convert;
+
+    #[test]
+    fn a_log_for_a_server_is_a_rule_for_all_requests() {
+        let text = "log_format short '$remote_addr $status'; access_log syslog:server=[2001:db8::1]:5140,tag=n short; access_log /l;
+                    access_log syslog:server=unix:/run/log; server { location / { return 204; } }";
+        let converted = convert("t", text, &|_| Ok(Vec::new())).expect("correct");
+        let yaml = converted.yaml();
+        for part in [
+            "- id: access-log",
+            "host: \"2001:db8::1\"",
+            "port: 5140",
+            "message: $remote_addr $status",
+            "enable_access_log: /l",
+        ] {
+            assert!(yaml.contains(part), "{part}: {yaml}");
+        }
+        let found: Vec<String> = converted.findings.iter().map(ToString::to_string).collect();
+        assert!(found[0].contains("write `syslog` with the `host` and the `port`"), "{found:?}");
+        assert!(found[1].contains("messages have the form of RFC 5424"), "{found:?}");
+        assert_eq!(found.len(), 2);
     }
 }

@@ -8,6 +8,7 @@ use super::directives::{CLOSED, DirectiveFate, OF_THE_NODE, REFUSING, SAME, UNRE
 use super::stream;
 use super::syntax::Directive;
 use super::target_cases;
+use super::tracing;
 
 /// Adds a finding for each directive without a counterpart, and for each that is not read where it is written.
 pub(super) fn report(conversion: &mut Conversion) {
@@ -40,6 +41,8 @@ fn judge(conversion: &mut Conversion, directive: &Directive, within: BlockKind) 
             return;
         }
         DirectiveFate::Instead(_) if target_cases::is_converted(conversion, directive) => return,
+        DirectiveFate::Instead(_) if conversion.is_covered(directive) => return,
+        DirectiveFate::Instead(_) if tracing::is_sampler(conversion, directive) => return,
         DirectiveFate::Instead(instead) => {
             return conversion.lost(&directive.place, format!("`{}`: {instead}", directive.head()));
         }
@@ -62,8 +65,8 @@ fn judge(conversion: &mut Conversion, directive: &Directive, within: BlockKind) 
         "server" if conversion.only_server().is_some() => BlockKind::Node { has_routes: true },
         _ => BlockKind::Inner,
     };
-    // The content of an upstream is checked where it is converted.
-    if name != "upstream" {
+    // The content of these is checked where it is converted.
+    if !["upstream", "match", "otel_exporter"].contains(&name) {
         let is_told = |child: &&Directive| name == "location" && is_with_fallback(child);
         directive.children().iter().filter(|child| !is_told(child)).for_each(|child| judge(conversion, child, inside));
     }
@@ -78,8 +81,14 @@ fn is_with_fallback(directive: &Directive) -> bool {
 fn only_for_all(conversion: &mut Conversion, directive: &Directive) {
     let of_node = conversion.scope().last(&directive.name);
     if of_node.is_none_or(|of_node| of_node.arguments != directive.arguments) {
+        let also = match (directive.name.as_str(), directive.argument(0)) {
+            ("access_log", "off") => "",
+            ("access_log", log) if log.starts_with("syslog:") => ", or `syslog` in the routes",
+            ("access_log", _) => ", or `file-logger` in the routes, whose records are JSON",
+            _ => "",
+        };
         let text = format!(
-            "`{}`: this is a setting of the whole node; write it there if all servers need it",
+            "`{}`: this is a setting of the whole node; write it there if all servers need it{also}",
             directive.head()
         );
         conversion.lost(&directive.place, text);

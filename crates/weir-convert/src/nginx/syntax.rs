@@ -12,6 +12,9 @@ enum Token {
     Close,
 }
 
+/// The name of what a block of Lua has as its only content: the code is its argument.
+pub(super) const CODE: &str = "Lua code";
+
 /// The most levels of nested blocks.
 const DEPTH: usize = 32;
 
@@ -51,8 +54,14 @@ impl SyntaxReader<'_> {
                     return Err(self.text.error(format!("blocks are nested more than {DEPTH} levels deep")));
                 }
                 Some((Token::Open, _)) if name.ends_with("_by_lua_block") => {
-                    self.skip_code()?;
-                    return Ok(Directive { name, arguments, block: Some(Vec::new()), place });
+                    let place_of_code = place.clone();
+                    let code = Directive {
+                        name: CODE.to_owned(),
+                        arguments: vec![self.code()?],
+                        block: None,
+                        place: place_of_code,
+                    };
+                    return Ok(Directive { name, arguments, block: Some(vec![code]), place });
                 }
                 Some((Token::Open, _)) => {
                     let block = Some(self.block(depth + 1)?);
@@ -66,18 +75,21 @@ impl SyntaxReader<'_> {
         }
     }
 
-    /// Skips Lua code up to the closing brace.
-    fn skip_code(&mut self) -> Result<(), SyntaxError> {
-        let mut depth = 1;
-        while depth > 0 {
-            match self.text.take() {
-                Some('{') => depth += 1,
-                Some('}') => depth -= 1,
-                Some(_) => {}
-                None => return Err(self.text.error("the file ends inside a Lua block")),
+    /// Lua code up to the closing brace.
+    fn code(&mut self) -> Result<String, SyntaxError> {
+        let (mut depth, mut code) = (1, String::new());
+        loop {
+            let next = self.text.take().ok_or_else(|| self.text.error("the file ends inside a Lua block"))?;
+            match next {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                _ => {}
             }
+            if depth == 0 {
+                return Ok(code);
+            }
+            code.push(next);
         }
-        Ok(())
     }
 
     fn skip_blanks(&mut self) {
@@ -183,9 +195,11 @@ mod tests {
     }
 
     #[test]
-    fn lua_is_skipped_whole() {
+    fn lua_is_read_whole() {
         let all = parse("t", "content_by_lua_block { if a then ngx.say({}) end } a b;").expect("correct");
         assert_eq!(all.len(), 2);
+        let code = &all[0].children()[0];
+        assert_eq!((code.name.as_str(), code.argument(0)), (CODE, " if a then ngx.say({}) end "));
     }
 
     #[test]

@@ -2,12 +2,11 @@
 
 use super::Conversion;
 use super::constants;
-use super::rewrite::test;
+use super::map_entries;
 use super::syntax::Directive;
 use super::target_choice;
-use super::variables::{is_known_for_routes, names};
+use super::variables::names;
 use crate::SourcePlace;
-use crate::pattern::regex_quoted;
 use crate::yaml::Yaml;
 
 /// The most cases of a target: a request tries them one after the other.
@@ -64,18 +63,21 @@ pub(super) fn is_converted(conversion: &Conversion, block: &Directive) -> bool {
 
 /// Whether a directive other than those that select an upstream has a variable.
 fn is_used(conversion: &Conversion, block: &[Directive], variable: &str) -> bool {
+    let has = |directive: &Directive| {
+        let texts = directive.arguments.iter().chain([&directive.name]);
+        texts.into_iter().any(|text| names(text).any(|name| name == variable))
+    };
     block.iter().any(|directive| {
         let selects = ["proxy_pass", "grpc_pass"].contains(&directive.name.as_str())
             || defined(directive).is_some_and(|name| name == variable || conversion.selecting.contains(name));
         !selects
-            && (directive.arguments.iter().any(|argument| names(argument).any(|name| name == variable))
-                || names(&directive.name).any(|name| name == variable)
+            && (has(directive) && !conversion.is_covered(directive)
                 || is_used(conversion, directive.children(), variable))
     })
 }
 
 /// The variable that a block defines.
-fn defined(block: &Directive) -> Option<&str> {
+pub(super) fn defined(block: &Directive) -> Option<&str> {
     let is_it = ["map", "split_clients", "geo"].contains(&block.name.as_str());
     block.arguments.last().filter(|_| is_it)?.strip_prefix('$')
 }
@@ -86,9 +88,6 @@ fn selecting<'a, 't>(http: &'a [Directive], target: &'t str) -> Option<(&'a Dire
     let end = target[authority..].find('/').map_or(target.len(), |at| authority + at);
     names(&target[..end]).find_map(|name| Some((http.iter().find(|block| defined(block) == Some(name))?, name)))
 }
-
-/// Conditions, and the entry with the value for them; without an entry, the value is empty.
-type ValueCase<'d> = (Vec<Yaml>, Option<&'d Directive>);
 
 /// A place, and why the cases cannot be converted.
 type Unconverted = (SourcePlace, String);
@@ -117,11 +116,11 @@ impl Expansion<'_, '_> {
                 false => self.split(block, vars, shares),
             };
         }
-        let values = match block.name.as_str() {
-            "geo" => networks(block),
-            _ => self.values(block),
-        };
-        let values = match values {
+        if self.is_rewritten && ["$uri", "$document_uri"].contains(&block.argument(0)) {
+            let source = block.argument(0);
+            return tell(&format!("`{source}` is the path after the `rewrite`, and plugins compare the one before"));
+        }
+        let values = match map_entries::of(block) {
             Ok(values) => values,
             Err(why) => return tell(&why),
         };
@@ -151,107 +150,6 @@ impl Expansion<'_, '_> {
         self.cases.push(TargetCase { vars, shares });
         Ok(())
     }
-
-    /// The entries of a `map` with their conditions, in the order in which nginx tries them; the last one has none.
-    fn values<'b>(&mut self, map: &'b Directive) -> Result<Vec<ValueCase<'b>>, String> {
-        let source = map.argument(0);
-        let name = compared(source)?;
-        if self.is_rewritten && ["uri", "document_uri"].contains(&name) {
-            return Err(format!("`{source}` is the path after the `rewrite`, and plugins compare the one before"));
-        }
-        let has_masks = map.children().iter().any(|entry| entry.name == "hostnames");
-        let (mut tried, mut default) = (Vec::new(), None);
-        for entry in map.children() {
-            match entry.name.as_str() {
-                "default" => default = Some(entry),
-                "hostnames" | "volatile" => {}
-                "include" => return Err("a file of it could not be read".to_owned()),
-                key => {
-                    for (rank, operator, value) in keys(key, has_masks) {
-                        match test(name, operator, &value) {
-                            Some(vars) => tried.push((rank, (vars, Some(entry)))),
-                            None => {
-                                return Err(format!("look-around and back-references are not supported in `{key}`"));
-                            }
-                        }
-                    }
-                }
-            }
-        }
-        tried.sort_by_key(|(rank, _)| *rank);
-        let mut values: Vec<_> = tried.into_iter().map(|(_, value)| value).collect();
-        values.push((Vec::new(), default));
-        Ok(values)
-    }
-}
-
-/// The variable that a block compares, if routes can compare it, too.
-fn compared(source: &str) -> Result<&str, String> {
-    let name = source.strip_prefix("${").and_then(|name| name.strip_suffix('}')).or_else(|| source.strip_prefix('$'));
-    let is_one = |name: &&str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    name.filter(is_one)
-        .filter(|name| is_known_for_routes(name))
-        .ok_or_else(|| format!("`{source}` is no variable that routes can compare"))
-}
-
-/// The place of an entry in nginx's order: texts, then masks with a `*` at the begin and those with one at the end, of each the longest
-/// first, then expressions.
-type KeyRank = (u8, std::cmp::Reverse<usize>);
-
-/// The comparisons for a key of a `map`. nginx ignores the case of texts.
-fn keys(key: &str, has_masks: bool) -> Vec<(KeyRank, &'static str, String)> {
-    let rank = |kind: u8, length: usize| (kind, std::cmp::Reverse(length));
-    let exact = |text: &str| match text.bytes().any(|byte| byte.is_ascii_alphabetic()) {
-        true => (rank(0, 0), "~*", format!("^{}$", regex_quoted(text))),
-        false => (rank(0, 0), "=", text.to_owned()),
-    };
-    let below = |domain: &str| (rank(1, domain.len()), "~*", format!("^.+\\.{}$", regex_quoted(domain)));
-    if let Some(pattern) = key.strip_prefix("~*") {
-        return vec![(rank(3, 0), "~*", pattern.to_owned())];
-    }
-    if let Some(pattern) = key.strip_prefix('~') {
-        return vec![(rank(3, 0), "~", pattern.to_owned())];
-    }
-    let masks = (key.strip_prefix("*."), key.strip_prefix('.'), key.strip_suffix(".*"));
-    match masks {
-        (Some(domain), _, _) if has_masks => vec![below(domain)],
-        (_, Some(domain), _) if has_masks => vec![exact(domain), below(domain)],
-        (_, _, Some(begin)) if has_masks => {
-            vec![(rank(2, begin.len()), "~*", format!("^{}\\..+$", regex_quoted(begin)))]
-        }
-        // A backslash says that what follows is no keyword.
-        _ => vec![exact(key.strip_prefix('\\').unwrap_or(key))],
-    }
-}
-
-/// The entries of a `geo` with their conditions: the smallest network first.
-fn networks(geo: &Directive) -> Result<Vec<ValueCase<'_>>, String> {
-    let source = if geo.arguments.len() > 1 { geo.argument(0) } else { "$remote_addr" };
-    let name = compared(source)?;
-    let (mut tried, mut default) = (Vec::new(), None);
-    for entry in geo.children() {
-        match entry.name.as_str() {
-            "default" => default = Some(entry),
-            "volatile" => {}
-            "include" => return Err("a file of it could not be read".to_owned()),
-            "ranges" | "proxy" | "proxy_recursive" | "delete" => {
-                return Err(format!("`{}` has no counterpart", entry.name));
-            }
-            network => {
-                let (address, bits) = network.split_once('/').map_or((network, None), |(at, bits)| (at, Some(bits)));
-                let address: std::net::IpAddr = address.parse().map_err(|_| format!("`{network}` is no network"))?;
-                let whole = if address.is_ipv4() { 32 } else { 128 };
-                let bits =
-                    bits.map_or(Ok(whole), str::parse::<usize>).map_err(|_| format!("`{network}` is no network"))?;
-                let condition = [Yaml::text(name), Yaml::text("ipmatch"), Yaml::texts([network])];
-                tried.push((bits, (vec![Yaml::List(condition.to_vec())], Some(entry))));
-            }
-        }
-    }
-    tried.sort_by_key(|(bits, _)| std::cmp::Reverse(*bits));
-    let mut values: Vec<_> = tried.into_iter().map(|(_, value)| value).collect();
-    values.push((Vec::new(), default));
-    Ok(values)
 }
 
 /// The shares of a `split_clients`, in hundredths of a percent, or smaller whole numbers.

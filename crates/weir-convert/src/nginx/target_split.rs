@@ -1,7 +1,6 @@
 //! The cases of a target as `traffic-split` and the upstream of the route.
 
 use super::Conversion;
-use super::fields;
 use super::location::Matching;
 use super::pass_path;
 use super::proxy;
@@ -48,7 +47,7 @@ pub(super) fn of(
     {
         changes.push(("host".to_owned(), Yaml::text(host)));
     }
-    changes.extend(fields::changes(conversion, scope, &proxy::set_fields(scope, first.scheme)));
+    changes.extend(proxy::head_changes(conversion, scope, first.scheme));
     let timeout = proxy::timeout(scope, first.scheme);
     let mut rules = rules(conversion, scope, cases);
     let own = own(&mut rules);

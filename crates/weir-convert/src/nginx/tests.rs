@@ -202,7 +202,9 @@ server { underscores_in_headers off; listen 81; location / { return 204; } }
 ";
     let advice = "this is a setting of the whole node; write it there if all servers need it";
     let expected = [
-        format!("2: not converted: `access_log /var/log/a.log`: {advice}"),
+        format!(
+            "2: not converted: `access_log /var/log/a.log`: {advice}, or `file-logger` in the routes, whose records are JSON"
+        ),
         format!("2: not converted: `resolver 10.0.0.1`: {advice}"),
         format!("3: not converted: `underscores_in_headers off`: {advice}"),
     ];
@@ -894,7 +896,6 @@ server {
         heads,
         [
             "`access_log /var/log/a own`",
-            "`access_log syslog:server=a`",
             "`access_log /var/log/b combined if=$arg_x`",
             "`listen 80 proxy_protocol`",
             "`ssl_ciphers HIGH`",
@@ -903,6 +904,7 @@ server {
             "`proxy_ssl_ciphers HIGH`",
             "`proxy_redirect http://a/ /`",
             "`location @named`",
+            "`access_log syslog:server=a`",
         ]
     );
 }

@@ -1,6 +1,7 @@
 //! `upstream` blocks and the targets of `proxy_pass`, as upstreams.
 
 use super::Conversion;
+use super::health_checks;
 use super::scope::seconds;
 use super::sticky;
 use super::syntax::Directive;
@@ -25,11 +26,23 @@ pub(super) fn members(conversion: &mut Conversion, block: &Directive) -> Vec<(St
             }
             "random" => conversion.differs(&directive.place, "`random`: round robin is used instead"),
             "keepalive" | "keepalive_timeout" | "keepalive_requests" => idle.extend(idle_member(directive)),
+            // Read with the health checks.
+            "check" | "check_http_send" | "check_http_expect_alive" | "check_shm_size" => {}
             "keepalive_time" | "zone" | "resolver" | "resolver_timeout" => {}
+            "fair" => members.push(("type".to_owned(), Yaml::text("least_conn"))),
+            "ntlm" => {
+                let text = "connections of NTLM are not kept for one client; write `persistence`, or another log-in";
+                conversion.lost(&directive.place, format!("`ntlm`: {text}"));
+            }
             _ => conversion.lost(&directive.place, format!("`{}` in an upstream", directive.head())),
         }
     }
     members.push(("nodes".to_owned(), nodes(&servers)));
+    let active = health_checks::of_module(conversion, block);
+    let checks: Vec<_> = active.into_iter().chain(health_checks::passive(conversion, block)).collect();
+    if !checks.is_empty() {
+        members.push(("checks".to_owned(), Yaml::Map(checks)));
+    }
     if !idle.is_empty() {
         members.push(("keepalive_pool".to_owned(), Yaml::Map(idle)));
     }
@@ -56,7 +69,16 @@ pub(super) fn registered(
     rest: Vec<(String, Yaml)>,
 ) -> String {
     let mut wanted = members(conversion, block);
-    wanted.extend(rest);
+    for (name, value) in rest {
+        match (wanted.iter_mut().find(|(known, _)| *known == name), value) {
+            // The checks of a location stand beside those of the block.
+            (Some((_, Yaml::Map(checks))), Yaml::Map(more)) => {
+                checks.retain(|(known, _)| more.iter().all(|(name, _)| name != known));
+                checks.extend(more);
+            }
+            (_, value) => wanted.push((name, value)),
+        }
+    }
     let mut number = 1;
     loop {
         let id = if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
@@ -97,18 +119,8 @@ fn server(conversion: &mut Conversion, directive: &Directive) -> Option<Upstream
             ("weight", weight) => server.weight = weight.parse().unwrap_or(1),
             ("backup", _) => server.is_backup = true,
             ("down", _) => server.weight = 0,
-            ("max_fails", "0") => {
-                conversion.differs(
-                    &directive.place,
-                    "`max_fails=0`: a failed endpoint is still taken out of rotation for a while",
-                );
-            }
-            // The name of an endpoint for `sticky`.
-            ("route", _) | ("resolve", _) | ("max_fails", "1") | ("fail_timeout", "10s" | "10") => {}
-            ("max_fails" | "fail_timeout", _) => {
-                let text = format!("`{parameter}`: see `checks.passive` for when an endpoint rests; how long is fixed");
-                conversion.differs(&directive.place, text);
-            }
+            // The name of an endpoint for `sticky`; and what the health checks read.
+            ("route", _) | ("resolve", _) | ("max_fails" | "fail_timeout", _) => {}
             ("max_conns", _) => {
                 let text =
                     format!("`{parameter}`: `concurrency: auto` of the upstream limits each endpoint automatically");

@@ -14,6 +14,16 @@ impl FieldValues {
         }
     }
 
+    /// The same in place of earlier values.
+    pub(super) fn replace(&mut self, name: &str, value: &str) {
+        self.remove(name);
+        self.add(name, value);
+    }
+
+    pub(super) fn remove(&mut self, name: &str) {
+        self.0.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
+    }
+
     pub(super) fn has(&self, name: &str) -> bool {
         self.0.iter().any(|(known, _)| known.eq_ignore_ascii_case(name))
     }
