@@ -3,7 +3,7 @@
 use super::Conversion;
 use super::scope::BlockScope;
 use super::syntax::Directive;
-use super::variables::names;
+use super::variables::{names, numbered};
 use crate::pattern::{regex_quoted, supported};
 use crate::yaml::{Yaml, YamlMembers};
 
@@ -152,7 +152,7 @@ fn of_module(conversion: &mut Conversion, directive: &Directive) -> Option<TextR
         conversion.differs(&directive.place, text);
     }
     let (is_global, ignores_case) = (!flags.contains('o'), flags.contains('i'));
-    let text = if is_regex { replacement.to_owned() } else { replacement.replace('$', "$$") };
+    let text = if is_regex { numbered(replacement, None) } else { replacement.replace('$', "$$") };
     Some(TextReplacement { regex, text, is_global, ignores_case })
 }
 
@@ -211,6 +211,12 @@ mod tests {
         );
         let (options, _) = converted(&format!("{fields} sub_filter_types *;"));
         assert!(options.contains("add: X-A: b") && options.contains("filters"), "{options}");
+    }
+
+    #[test]
+    fn a_number_of_a_group_has_one_digit() {
+        let (options, _) = converted("subs_filter (a) $12 r;");
+        assert!(options.contains("replace: ${1}2") || options.contains("replace: $ 1 2"), "{options}");
     }
 
     #[test]
