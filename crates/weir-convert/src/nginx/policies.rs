@@ -127,9 +127,12 @@ fn key(conversion: &mut Conversion, zone: &Directive) -> ConvertedKey {
     let text = text.replace("${binary_remote_addr}", "${remote_addr}");
     let unknown = unknown_in_request(&text);
     if let Some(unknown) = unknown {
+        let empty = match filter.is_empty() {
+            true => ", also where the key of nginx is empty, which means no limit",
+            false => "",
+        };
         let text = format!(
-            "`{}`: Weir has no variable `${unknown}`; the limit holds for each client address, also where the key of nginx \
-             is empty, which means no limit",
+            "`{}`: Weir has no variable `${unknown}`; the limit holds for each client address{empty}",
             zone.head()
         );
         conversion.lost(&zone.place, text);
@@ -468,5 +471,10 @@ mod tests {
         }
         let told = limits("$tenant");
         assert!(told.contains("also where the key of nginx is empty"), "{told}");
+        let of_map = "limit_req_zone $key zone=a:1m rate=1r/s; map $http_x $key { default ''; ~a $tenant; }
+                      server { location / { limit_req zone=a; proxy_pass http://a; } }";
+        let told = plain(&convert("n", of_map, &|_| Ok(Vec::new())).expect("correct").yaml());
+        assert!(told.contains("holds for each client address") && !told.contains("is empty"), "{told}");
+        assert!(told.contains(r#"_meta: filter: [[http_x "~~" a]]"#), "{told}");
     }
 }
