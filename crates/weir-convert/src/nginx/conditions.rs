@@ -14,6 +14,9 @@ use crate::yaml::Yaml;
 const ENTRIES: usize = 256;
 /// The most variables that are values of each other.
 const DEPTH: usize = 4;
+/// The most expressions and comparisons that the rules of a condition may have: `vars` of a route take not many more.
+const EXPRESSIONS: usize = 96;
+const COMPARISONS: usize = 900;
 
 /// In place of an operator: the value of the chosen entry is written so, which may be another variable.
 const WRITTEN: &str = "written";
@@ -71,6 +74,10 @@ pub(super) fn compared(
 ) -> Option<ConvertedCondition> {
     let mut reading = ConditionReading { http: conversion.http, selecting: Vec::new(), entries: 0 };
     let condition = reading.compared(name, operator, value, 0)?;
+    let size = condition.rules.iter().map(ConditionSize::of).fold(ConditionSize::default(), ConditionSize::and);
+    if size.expressions > EXPRESSIONS || size.comparisons > COMPARISONS {
+        return None;
+    }
     if !reading.selecting.is_empty() {
         conversion.selecting.extend(reading.selecting);
         covered.into_iter().for_each(|directive| conversion.cover(directive));
@@ -117,8 +124,7 @@ impl ConditionReading<'_> {
         self.selecting.push(name.to_owned());
         let entries = map_entries::entries(block).ok()?;
         self.entries += entries.tried.len();
-        let source = map_entries::source(block).strip_prefix('$').filter(|_| self.entries <= ENTRIES)?;
-        let source = source.trim_matches(['{', '}']);
+        let source = map_entries::variable(map_entries::source(block)).filter(|_| self.entries <= ENTRIES)?;
         let is_met = |entry: Option<&Directive>| holds(entry.map_or("", |entry| entry.argument(0)), operator, value);
         let is_default_met = is_met(entries.default)?;
         let mut reads = Vec::new();
@@ -145,6 +151,33 @@ impl ConditionReading<'_> {
             (false, false) => ConvertedCondition { rules: vec![any(others)], ..ConvertedCondition::default() },
         };
         Some(ConvertedCondition { reads, ..condition })
+    }
+}
+
+/// What rules cost.
+#[derive(Default)]
+struct ConditionSize {
+    comparisons: usize,
+    expressions: usize,
+}
+
+impl ConditionSize {
+    fn of(rule: &Yaml) -> ConditionSize {
+        let Yaml::List(parts) = rule else { return ConditionSize::default() };
+        let is_combination = |word: &String| ["AND", "OR", "!AND", "!OR"].contains(&word.as_str());
+        if matches!(parts.first(), Some(Yaml::Text(word)) if is_combination(word)) {
+            return parts.iter().map(ConditionSize::of).fold(ConditionSize::default(), ConditionSize::and);
+        }
+        let is_expression = |part: &Yaml| matches!(part, Yaml::Text(word) if ["~~", "~*"].contains(&word.as_str()));
+        let expressions = usize::from(parts.iter().any(is_expression));
+        ConditionSize { comparisons: 1, expressions }
+    }
+
+    fn and(self, other: ConditionSize) -> ConditionSize {
+        ConditionSize {
+            comparisons: self.comparisons + other.comparisons,
+            expressions: self.expressions + other.expressions,
+        }
     }
 }
 
@@ -278,6 +311,12 @@ mod tests {
             ("geo $v { ranges; 10.0.0.0-10.0.0.9 1; }", "$v"),
             ("split_clients $remote_addr $v { 1% 1; }", "$v"),
             ("map $a $v { default 1; y 0; } map $v $a { default 1; x 0; }", "$v"),
+            ("map $http_a$http_b $v { default 0; xy 1; }", "$v"),
+            ("map ${http_a}${http_b} $v { default 0; xy 1; }", "$v"),
+            ("map a-$http_b $v { default 0; a-b 1; }", "$v"),
+            (&format!("map $http_a $v {{ {} }}", entries("~^x", 97)), "$v"),
+            (&format!("map $http_a $v {{ {} }}", alternating(48)), "$v"),
+            (&format!("map $http_a $v {{ {} }}", entries("k", 97)), "$v"),
             ("", "$v"),
         ] {
             let (vars, found) = converted(blocks, condition);
@@ -285,6 +324,31 @@ mod tests {
             let closed = "all requests that reach it are answered with 503";
             assert!(found.iter().any(|found| found.contains(closed)), "{blocks}: {found:?}");
         }
+    }
+
+    /// Entries with the value 1, whose keys begin so.
+    fn entries(begin: &str, count: usize) -> String {
+        (0..count).map(|number| format!("{begin}{number} 1; ")).collect()
+    }
+
+    /// Entries with expressions, every other of which has the value 1.
+    fn alternating(count: usize) -> String {
+        (0..count).map(|number| format!("~x{number} {}; ", number % 2)).collect()
+    }
+
+    #[test]
+    fn conditions_have_as_many_parts_as_routes_take() {
+        let blocks = format!("map $http_a $v {{ {} }}", entries("~^x", 96));
+        let (vars, found) = converted(&blocks, "$v");
+        assert!(vars.matches("~~").count() == 96 && found.is_empty(), "{found:?}");
+        let (vars, _) = converted("map ${http_a} $v { x 1; }", "$v");
+        assert_eq!(vars, "[[http_a, ~*, ^x$]]");
+    }
+
+    #[test]
+    fn of_a_network_that_is_listed_twice_the_last_value_counts() {
+        let (vars, _) = converted("geo $v { 10.0.0.0/8 1; 10.0.0.1/8 0; 10.1.0.0/16 1; }", "$v");
+        assert_eq!(vars, "[[remote_addr, ipmatch, [10.1.0.0/16]]]");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The entries of `map` and `geo`, with the conditions under which nginx chooses them.
 
 use std::cmp::Reverse;
+use std::net::IpAddr;
 
 use super::comparison::{NETWORK, test};
 use super::syntax::Directive;
@@ -63,7 +64,10 @@ pub(super) fn entries(block: &Directive) -> Result<MapEntries<'_>, String> {
                 return Err(format!("`{name}` has no counterpart"));
             }
             ("geo", network) => {
-                let rank = (0, Reverse(bits(network)?));
+                let (address, bits) = parsed(network)?;
+                let rank = (0, Reverse(bits));
+                // Of a network that is listed twice, nginx takes the last value.
+                tried.retain(|(_, earlier): &(KeyRank, MapComparison)| parsed(&earlier.value) != Ok((address, bits)));
                 let value = network.to_owned();
                 tried.push((rank, MapComparison { operator: NETWORK, value, entry, is_exact: false }));
             }
@@ -76,22 +80,40 @@ pub(super) fn entries(block: &Directive) -> Result<MapEntries<'_>, String> {
     Ok(MapEntries { tried: tried.into_iter().map(|(_, entry)| entry).collect(), default })
 }
 
-/// The number of bits of a network.
-fn bits(network: &str) -> Result<usize, String> {
+/// The address of a network, without the bits that do not count, and the number of those that count.
+fn parsed(network: &str) -> Result<(IpAddr, usize), String> {
     let told = || format!("`{network}` is no network");
     let (address, bits) = network.split_once('/').map_or((network, None), |(at, bits)| (at, Some(bits)));
-    let address: std::net::IpAddr = address.parse().map_err(|_| told())?;
+    let address: IpAddr = address.parse().map_err(|_| told())?;
     let whole = if address.is_ipv4() { 32 } else { 128 };
-    bits.map_or(Ok(whole), |bits| bits.parse().map_err(|_| told()))
+    let bits: usize = bits.map_or(Ok(whole), |bits| bits.parse().map_err(|_| told()))?;
+    let others = whole.checked_sub(bits).ok_or_else(told)? as u32;
+    let address = match address {
+        IpAddr::V4(address) => {
+            let mask = u32::MAX.checked_shl(others).unwrap_or(0);
+            IpAddr::V4((u32::from(address) & mask).into())
+        }
+        IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(others).unwrap_or(0);
+            IpAddr::V6((u128::from(address) & mask).into())
+        }
+    };
+    Ok((address, bits))
 }
 
 /// The variable that a block compares, if routes can compare it, too.
 pub(super) fn compared(source: &str) -> Result<&str, String> {
-    let name = source.strip_prefix("${").and_then(|name| name.strip_suffix('}')).or_else(|| source.strip_prefix('$'));
-    let is_one = |name: &&str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    name.filter(is_one)
+    variable(source)
         .filter(|name| is_known_for_routes(name))
         .ok_or_else(|| format!("`{source}` is no variable that routes can compare"))
+}
+
+/// The name of the variable that is the whole text, such as `$name` or `${name}`.
+pub(super) fn variable(text: &str) -> Option<&str> {
+    let name = text.strip_prefix("${").and_then(|name| name.strip_suffix('}')).or_else(|| text.strip_prefix('$'));
+    let is_one =
+        |name: &&str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    name.filter(is_one)
 }
 
 /// The place of an entry in nginx's order: texts, then masks with a `*` at the begin and those with one at the end, of each the longest
