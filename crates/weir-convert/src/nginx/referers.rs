@@ -28,7 +28,8 @@ pub(super) fn invalid(scope: &BlockScope) -> Option<Vec<Yaml>> {
                 let names = scope.server().iter().filter(|child| child.name == "server_name");
                 let names = names.flat_map(|names| &names.arguments).filter(|name| !name.is_empty() && *name != "_");
                 for name in names {
-                    patterns.push(of_place(name)?);
+                    // An expression is for the host alone there, and for all that follows the scheme here.
+                    patterns.push(of_place(name).filter(|_| !name.starts_with('~'))?);
                 }
             }
             place => patterns.push(of_place(place)?),
@@ -134,6 +135,8 @@ mod tests {
             assert_eq!(is_invalid(valid, ""), Some(missing), "{valid}");
             assert_eq!(is_invalid(valid, "XXXXXXXXXXXX"), Some(masked), "{valid}");
         }
+        let server = parse("t", "server_name ~\\.example$; valid_referers server_names;").expect("correct");
+        assert_eq!(invalid(&BlockScope::new(&[]).inside(&server)), None);
         for unknown in ["blocked own.example", "none ~(?=a)b", "none ~a^b"] {
             assert_eq!(is_invalid(unknown, ""), None, "{unknown}");
         }
