@@ -44,6 +44,21 @@ impl Yaml {
             || matches!(self, Yaml::Map(members) if members.is_empty())
     }
 
+    /// The members of a map; empty for other values.
+    pub(crate) fn members(&self) -> &[(String, Yaml)] {
+        if let Yaml::Map(members) = self { members } else { &[] }
+    }
+
+    /// A member of a map.
+    pub(crate) fn member(&self, name: &str) -> Option<&Yaml> {
+        self.members().iter().find(|(known, _)| known == name).map(|(_, value)| value)
+    }
+
+    /// The items of a list; empty for other values.
+    pub(crate) fn items(&self) -> &[Yaml] {
+        if let Yaml::List(items) = self { items } else { &[] }
+    }
+
     /// Whether it is a list with this text.
     pub(crate) fn has_text(&self, wanted: &str) -> bool {
         matches!(self, Yaml::List(items) if items.iter().any(|item| matches!(item, Yaml::Text(text) if text == wanted)))

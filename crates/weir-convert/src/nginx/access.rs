@@ -7,7 +7,7 @@ use super::directives::{CLOSED, DirectiveFate, fate, is_off};
 use super::lua::LUA_ANSWER;
 use super::scope::BlockScope;
 use super::syntax::Directive;
-use super::{Conversion, addresses, basic_auth, lua};
+use super::{Conversion, addresses, basic_auth, headers_more, lua};
 use crate::login::refusal;
 use crate::yaml::{Yaml, YamlMembers};
 
@@ -73,11 +73,41 @@ pub(super) fn of_both(
             plugin.0
         );
         conversion.lost(&files.place, text);
-        if !plugins.contains(&refusal()) {
-            plugins.push(refusal());
-        }
+        close(&mut plugins);
     }
     plugins
+}
+
+/// Adds the refusal of all requests, in place of the one of some that the same plugin may give.
+fn close(plugins: &mut YamlMembers) {
+    plugins.retain(|(name, _)| *name != refusal().0);
+    plugins.push(refusal());
+}
+
+/// Adds a refusal where a control would see the request as the upstream is to get it: nginx controls access before it changes the request.
+/// `changes`: the options of `proxy-rewrite`.
+pub(super) fn close_if_changed(
+    conversion: &mut Conversion,
+    scope: &BlockScope,
+    pass: &Directive,
+    plugins: &mut YamlMembers,
+    changes: &YamlMembers,
+) {
+    if plugins.contains(&refusal()) {
+        return;
+    }
+    let is_seen = |(name, options): &(String, Yaml)| name == "forward-auth" && auth_request::sees(options, changes);
+    let seeing = match () {
+        () if plugins.iter().any(is_seen) => "the service of `auth_request`",
+        () if scope.last(LUA_ANSWER).is_some_and(|answer| lua::sees(answer, changes)) => "the condition in Lua",
+        () => return,
+    };
+    let text = format!(
+        "`{}`: {seeing} would see the changes of fields, the method or the path that are for the upstream; {CLOSED}",
+        pass.head()
+    );
+    conversion.lost(&pass.place, text);
+    close(plugins);
 }
 
 /// Whether the plugins let no client in, and would do so by `ip-restriction`.
@@ -96,7 +126,12 @@ fn is_closed(scope: &BlockScope) -> bool {
     let is_in_effect = |name: &str| {
         scope.last(name).is_some_and(|directive| !is_off(directive) && !basic_auth::is_converted(directive))
     };
-    names.into_iter().any(is_in_effect)
+    names.into_iter().any(is_in_effect) || scope.every().any(has_if_that_restricts) || headers_more::is_open(scope)
+}
+
+/// Whether a directive is an `if` with a control for some requests, of which none is converted.
+fn has_if_that_restricts(directive: &Directive) -> bool {
+    directive.name == "if" && directive.children().iter().any(|inner| may_restrict(inner) && !is_off(inner))
 }
 
 fn may_restrict(directive: &Directive) -> bool {
@@ -116,6 +151,7 @@ pub(super) fn is_restricted(location: &Directive) -> bool {
     location.children().iter().any(|child| match child.name.as_str() {
         "allow" | "deny" | "limit_except" | "internal" | LUA_ANSWER => true,
         "return" => returns_at_least(child, 400),
+        "if" if has_if_that_restricts(child) => true,
         "if" => child.children().iter().any(|inner| inner.name == "return" && returns_at_least(inner, 300)),
         _ => may_restrict(child) && !is_off(child),
     })
@@ -123,4 +159,56 @@ pub(super) fn is_restricted(location: &Directive) -> bool {
 
 fn returns_at_least(directive: &Directive, least: u16) -> bool {
     directive.argument(0).parse().is_ok_and(|code: u16| code >= least)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::convert;
+
+    /// Whether the route is closed, and that is told.
+    fn is_closed(location: &str, asked: &str) -> bool {
+        let text = format!(
+            "server {{ proxy_redirect off; location / {{ {location} proxy_pass http://a; }}
+             location = /auth {{ internal; proxy_pass http://10.0.0.2:1; {asked} }} }}"
+        );
+        let converted = convert("t", &text, &|_| Ok(Vec::new())).expect("correct");
+        let is_told = converted.findings.iter().any(|found| found.to_string().contains("would see the changes"));
+        let is_closed = converted.yaml().contains("http_status: 503");
+        assert_eq!(is_told, is_closed, "{}", converted.yaml());
+        is_closed
+    }
+
+    #[test]
+    fn the_service_that_is_asked_does_not_see_what_the_upstream_gets() {
+        let token = "proxy_set_header Authorization 'Bearer of-the-gateway';";
+        for (location, asked, expected) in [
+            (token, "", true),
+            ("proxy_set_header X-Role '';", "", true),
+            ("more_clear_input_headers X-Role;", "", true),
+            ("rewrite_by_lua_block { ngx.req.set_header(\"X-Role\", \"admin\") }", "", true),
+            ("proxy_method POST;", "proxy_set_header X-Original-Method $request_method;", true),
+            ("rewrite ^/a$ /b break;", "proxy_set_header X-Path $uri;", true),
+            (token, "proxy_set_header X-Token $http_authorization;", true),
+            (token, "proxy_set_header Authorization $http_authorization;", true),
+            (token, "proxy_set_header Authorization 'Bearer other';", false),
+            ("proxy_set_header X-Real-IP $remote_addr;", "", false),
+            ("rewrite ^/a$ /b break;", "proxy_set_header X-Path $request_uri;", false),
+        ] {
+            assert_eq!(is_closed(&format!("auth_request /auth; {location}"), asked), expected, "{location} {asked}");
+            assert!(!is_closed(location, asked), "{location}");
+        }
+    }
+
+    #[test]
+    fn conditions_in_lua_do_not_see_what_the_upstream_gets() {
+        let refuses = |test: &str| format!("access_by_lua_block {{ if ngx.var.{test} then ngx.exit(403) end }}");
+        for (test, change, expected) in [
+            ("http_x_role == \"guest\"", "proxy_set_header X-Role user;", true),
+            ("request_method == \"POST\"", "proxy_method GET;", true),
+            ("host == \"b.example\"", "proxy_set_header X-Role user;", false),
+            ("http_x_role == \"guest\"", "proxy_set_header X-Real-IP $remote_addr;", false),
+        ] {
+            assert_eq!(is_closed(&format!("{} {change}", refuses(test)), ""), expected, "{test} {change}");
+        }
+    }
 }

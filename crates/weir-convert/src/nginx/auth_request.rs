@@ -8,7 +8,7 @@ use super::subrequest;
 use super::syntax::Directive;
 use super::target::PassTarget;
 use super::values::is_editable;
-use super::variables::unknown_in_request;
+use super::variables::{is_of_path, names, unknown_in_request};
 use crate::yaml::{Yaml, YamlMembers};
 
 pub(super) const AUTH_REQUEST: &str = "auth_request";
@@ -93,6 +93,38 @@ fn extra_fields(conversion: &mut Conversion, inside: &BlockScope) -> YamlMembers
         fields.push((name.to_owned(), Yaml::text(value)));
     }
     fields
+}
+
+/// Fields that `forward-auth` writes itself, after all others.
+const WRITTEN: [&str; 5] =
+    ["x-forwarded-for", "x-forwarded-host", "x-forwarded-method", "x-forwarded-proto", "x-forwarded-uri"];
+
+/// Whether the service would see changes for the upstream, which nginx makes after it has asked. `options`: those of `forward-auth`;
+/// `changes`: those of `proxy-rewrite`.
+pub(super) fn sees(options: &Yaml, changes: &YamlMembers) -> bool {
+    let extra = options.member("extra_headers").map(Yaml::members).unwrap_or_default();
+    let own: Vec<String> = extra.iter().map(|(name, _)| name.to_ascii_lowercase()).collect();
+    let uses = |is_it: &dyn Fn(&str) -> bool| {
+        extra.iter().any(|(_, value)| matches!(value, Yaml::Text(text) if names(text).any(is_it)))
+    };
+    changes.iter().any(|(option, value)| match option.as_str() {
+        "headers" => changed_fields(value).into_iter().any(|name| {
+            let name = name.to_ascii_lowercase();
+            let variable = format!("http_{}", name.replace('-', "_"));
+            let is_own = own.contains(&name) || WRITTEN.contains(&name.as_str());
+            !is_own || uses(&|used| used == variable || name == "cookie" && used.starts_with("cookie_"))
+        }),
+        "method" => uses(&|used| used == "request_method"),
+        "uri" | "regex_uri" => uses(&is_of_path),
+        _ => false,
+    })
+}
+
+/// The names of the fields that `headers` of `proxy-rewrite` sets or removes.
+fn changed_fields(headers: &Yaml) -> Vec<&str> {
+    let set = headers.member("set").map(Yaml::members).unwrap_or_default().iter().map(|(name, _)| name.as_str());
+    let removed = headers.member("remove").map(Yaml::items).unwrap_or_default().iter();
+    set.chain(removed.filter_map(|name| if let Yaml::Text(name) = name { Some(name.as_str()) } else { None })).collect()
 }
 
 /// The names of fields that directives of a kind take from the service's response, under the same name.

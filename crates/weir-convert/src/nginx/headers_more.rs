@@ -1,7 +1,10 @@
 //! `more_set_headers`, `more_clear_headers` and the same for requests (module headers-more), as changes of fields. Unlike nginx's own
 //! directives, those of outer blocks apply as well, before those of inner ones.
 
+use std::num::ParseIntError;
+
 use super::Conversion;
+use super::directives::CLOSED;
 use super::scope::BlockScope;
 use super::syntax::Directive;
 use super::values::{NOT_EDITABLE, is_editable};
@@ -56,7 +59,7 @@ pub(super) fn of_requests(conversion: &mut Conversion, scope: &BlockScope, set: 
                 _ => unknown_in_request(value).map(|unknown| format!("Weir has no variable `${unknown}`")),
             };
             if let Some(why) = why {
-                conversion.lost(&directive.place, format!("`{}`: {why}", directive.head()));
+                tell(conversion, directive, &why);
                 continue;
             }
             changes.retain(|earlier| !is_it(earlier));
@@ -77,43 +80,96 @@ pub(super) fn of_requests(conversion: &mut Conversion, scope: &BlockScope, set: 
 
 /// The names and values of the fields of a directive, and the statuses that it is for. Without a value, the field is removed.
 fn parts<'d>(conversion: &mut Conversion, directive: &'d Directive) -> Vec<(&'d str, &'d str, Vec<i64>)> {
-    let (mut statuses, mut fields) = (Vec::new(), Vec::new());
-    let mut arguments = directive.arguments.iter();
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "-s" => statuses.extend(arguments.next().into_iter().flat_map(|list| list.split_whitespace())),
-            "-t" | "-a" | "-r" => {
-                let why = match argument.as_str() {
-                    "-t" => "a change for some media types only has no counterpart; see `vars` of `response-rewrite`",
-                    "-a" => "write `headers.add` of `response-rewrite`",
-                    _ => "a change only of a field that is there has no counterpart",
-                };
-                conversion.lost(&directive.place, format!("`{}`: {why}", directive.head()));
-                return Vec::new();
-            }
-            field => fields.push(field),
-        }
-    }
-    let numbers: Result<Vec<i64>, _> = statuses.into_iter().map(str::parse).collect();
-    let Ok(statuses) = numbers else {
-        conversion.lost(&directive.place, format!("`{}`: name the statuses as numbers", directive.head()));
+    let read = ReadDirective::of(directive);
+    let Ok(statuses) = read.statuses() else {
+        tell(conversion, directive, "name the statuses as numbers");
         return Vec::new();
     };
-    let is_cleared = directive.name.starts_with("more_clear");
-    let mut parts = Vec::new();
-    for field in fields {
-        let (name, value) = match field.split_once(':') {
-            Some((name, value)) if !is_cleared => (name.trim(), value.trim()),
-            _ => (field.trim(), ""),
+    if let Some(option) = read.option {
+        let why = match option {
+            "-t" => "a change for some media types only has no counterpart; see `vars` of `response-rewrite`",
+            "-a" => "write `headers.add` of `response-rewrite`",
+            _ => "a change only of a field that is there has no counterpart",
         };
+        tell(conversion, directive, why);
+        return Vec::new();
+    }
+    let mut parts = Vec::new();
+    for (name, value) in read.fields {
         if name.contains('*') || !is_editable(name) {
             let why = if name.contains('*') { "name each field that is removed" } else { NOT_EDITABLE };
-            conversion.lost(&directive.place, format!("`{}`: {why}", directive.head()));
+            tell(conversion, directive, why);
             continue;
         }
         parts.push((name, value, statuses.clone()));
     }
     parts
+}
+
+/// Reports that a directive is not converted, and whether that closes its routes.
+fn tell(conversion: &mut Conversion, directive: &Directive, why: &str) {
+    let closed = if ReadDirective::of(directive).leaves_open() { format!("; {CLOSED}") } else { String::new() };
+    conversion.lost(&directive.place, format!("`{}`: {why}{closed}", directive.head()));
+}
+
+/// Whether a field that a directive removes, or puts in the place of one of clients, would be passed on.
+pub(super) fn is_open(scope: &BlockScope) -> bool {
+    let known = |directive: &&Directive| {
+        OF_RESPONSES.contains(&directive.name.as_str()) || OF_REQUESTS.contains(&directive.name.as_str())
+    };
+    scope.every().filter(known).any(|directive| ReadDirective::of(directive).leaves_open())
+}
+
+/// The arguments of a directive.
+struct ReadDirective<'d> {
+    is_of_request: bool,
+    /// The first option that has no counterpart.
+    option: Option<&'d str>,
+    statuses: Vec<&'d str>,
+    /// The names and the values, which are empty for fields that are removed.
+    fields: Vec<(&'d str, &'d str)>,
+}
+
+impl ReadDirective<'_> {
+    fn of(directive: &Directive) -> ReadDirective<'_> {
+        let is_of_request = OF_REQUESTS.contains(&directive.name.as_str());
+        let is_cleared = directive.name.starts_with("more_clear");
+        let mut read = ReadDirective { is_of_request, option: None, statuses: Vec::new(), fields: Vec::new() };
+        let mut arguments = directive.arguments.iter();
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "-s" => read.statuses.extend(arguments.next().into_iter().flat_map(|list| list.split_whitespace())),
+                option @ ("-t" | "-a" | "-r") => {
+                    read.option = read.option.or(Some(option));
+                    if option == "-t" {
+                        arguments.next();
+                    }
+                }
+                field => read.fields.push(match field.split_once(':') {
+                    Some((name, value)) if !is_cleared => (name.trim(), value.trim()),
+                    Some((name, _)) => (name.trim(), ""),
+                    None => (field.trim(), ""),
+                }),
+            }
+        }
+        read
+    }
+
+    fn statuses(&self) -> Result<Vec<i64>, ParseIntError> {
+        self.statuses.iter().map(|status| status.parse()).collect()
+    }
+
+    /// Whether a field is not removed or replaced, so that more is passed on than by nginx.
+    fn leaves_open(&self) -> bool {
+        let is_lost = self.option.is_some() || self.statuses().is_err();
+        self.fields.iter().any(|(name, value)| {
+            let is_host = name.eq_ignore_ascii_case("host");
+            let replaces = value.is_empty() || self.is_of_request && !is_host;
+            let is_this_lost = is_lost || self.is_of_request && (is_host || unknown_in_request(value).is_some());
+            // The gateway writes the others itself.
+            replaces && (name.contains('*') || is_editable(name) && is_this_lost)
+        })
+    }
 }
 
 #[cfg(test)]
@@ -174,6 +230,28 @@ mod tests {
             let (plugins, found) = converted("", directive);
             assert!(!plugins.contains("rewrite"), "{directive}: {plugins}");
             assert!(found.len() == 1 && found[0].contains(told), "{directive}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn fields_that_would_be_passed_on_close_their_routes() {
+        for (directive, is_closed) in [
+            ("more_clear_input_headers 'X-User-*';", true),
+            ("more_clear_input_headers -t text/html X-User;", true),
+            ("more_clear_input_headers Host;", true),
+            ("more_set_input_headers -r 'X-User: b';", true),
+            ("more_set_input_headers 'X-User: $tenant';", true),
+            ("more_clear_headers 'X-*';", true),
+            ("more_set_headers -t text/html 'X-A:';", true),
+            ("more_clear_headers -s all X-A;", true),
+            ("more_set_headers -t text/html 'X-A: b';", false),
+            ("more_clear_headers Connection;", false),
+            ("more_clear_input_headers X-User;", false),
+        ] {
+            let (plugins, found) = converted("", directive);
+            assert_eq!(plugins.contains("http_status: 503"), is_closed, "{directive}: {plugins}");
+            let is_told = found.iter().any(|found| found.contains("answer with 503"));
+            assert_eq!(is_told, is_closed, "{directive}: {found:?}");
         }
     }
 }

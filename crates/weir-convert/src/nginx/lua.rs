@@ -4,8 +4,10 @@
 use serde_json::{Value, json};
 use weir_lua::{HIDDEN, LUA_PLUGINS, LuaReplacement, plugin_of};
 
+use super::rewrite;
 use super::scope::BlockScope;
 use super::syntax::{CODE, Directive};
+use super::variables::{is_of_path, names};
 use crate::yaml::{Yaml, YamlMembers};
 
 /// What takes the place of a block that answers some requests: the name and the options of a plugin, as JSON.
@@ -16,14 +18,28 @@ const LEAST_STATUS: u64 = 300;
 
 /// Replaces the blocks in all servers.
 pub(super) fn replace(http: &mut [Directive]) {
-    for directive in http.iter_mut().filter(|directive| ["server", "location"].contains(&directive.name.as_str())) {
+    for server in http.iter_mut().filter(|directive| directive.name == "server") {
+        // Plugins see the path before a `rewrite`, and the code the one after it; a request may be led to another location by one.
+        let is_rewritten = changes_path(server.children());
+        replace_within(std::slice::from_mut(server), is_rewritten);
+    }
+}
+
+/// Whether a block or one in it changes the path or the query of some requests.
+fn changes_path(block: &[Directive]) -> bool {
+    block.iter().any(|child| {
+        let sets = child.name == "set" && names(child.argument(0)).any(is_of_path);
+        sets || rewrite::changes_path(child) || changes_path(child.children())
+    })
+}
+
+fn replace_within(blocks: &mut [Directive], is_rewritten: bool) {
+    for directive in blocks.iter_mut().filter(|directive| ["server", "location"].contains(&directive.name.as_str())) {
         let Some(block) = directive.block.as_mut() else { continue };
-        replace(block);
-        let is_inner = |child: &Directive| child.name == "location";
+        replace_within(block, is_rewritten);
+        let is_inner = |child: &Directive| ["location", "if"].contains(&child.name.as_str());
         // Of several blocks for one phase, nginx runs the innermost.
         let is_only = |name: &str| !block.iter().filter(|child| is_inner(child)).any(|inner| has(inner, name));
-        // Plugins see the path before a `rewrite`, and the code the one after it.
-        let is_rewritten = block.iter().any(|child| child.name == "rewrite");
         let mut answers = 0;
         let mut all = Vec::with_capacity(block.len());
         for child in block.iter() {
@@ -41,15 +57,22 @@ pub(super) fn replace(http: &mut [Directive]) {
 }
 
 fn reads_path(parts: &[Directive]) -> bool {
-    let has = |text: &String| ["\"uri\"", "document_uri", "$uri"].iter().any(|path| text.contains(path));
+    // Variables are in texts behind a `$`, and as words of conditions, which are JSON.
+    let has = |text: &String| names(text).any(is_of_path) || text.split('"').any(is_of_path);
     parts.iter().flat_map(|part| &part.arguments).any(has)
 }
 
-/// Whether a block or one in it has a directive of this name, or what takes its place.
+/// The phase of a directive with Lua, which the code may follow in the file, in a block, or as the name of a file.
+fn phase_of(name: &str) -> &str {
+    name.strip_suffix("_block").or_else(|| name.strip_suffix("_file")).unwrap_or(name)
+}
+
+/// Whether a block or one in it has a directive of the same phase, or what takes its place.
 fn has(block: &Directive, name: &str) -> bool {
     block.children().iter().any(|child| {
-        let is_it = child.name == name || child.name == LUA_ANSWER || child.name.starts_with("more_");
-        is_it || child.name == "location" && has(child, name)
+        let is_it =
+            phase_of(&child.name) == phase_of(name) || child.name == LUA_ANSWER || child.name.starts_with("more_");
+        is_it || ["location", "if"].contains(&child.name.as_str()) && has(child, name)
     })
 }
 
@@ -147,6 +170,19 @@ pub(super) fn plugin(scope: &BlockScope) -> Option<(String, Yaml)> {
     Some((answer.argument(0).to_owned(), yaml(&options)))
 }
 
+/// Whether the plugin would see changes for the upstream, which nginx makes later. `changes`: those of `proxy-rewrite`.
+pub(super) fn sees(answer: &Directive, changes: &YamlMembers) -> bool {
+    let options: Value = serde_json::from_str(answer.argument(1)).unwrap_or_default();
+    let condition = options.pointer("/_meta/filter").map(Value::to_string).unwrap_or_default();
+    let words = || condition.split('"').chain(names(answer.argument(1)));
+    changes.iter().any(|(option, _)| match option.as_str() {
+        "headers" => words().any(|word| word.starts_with("http_") || word.starts_with("cookie_")),
+        "method" => words().any(|word| word == "request_method"),
+        "uri" | "regex_uri" => words().any(is_of_path),
+        _ => false,
+    })
+}
+
 fn yaml(value: &Value) -> Yaml {
     match value {
         Value::Null => Yaml::Null,
@@ -221,6 +257,10 @@ mod tests {
             "rewrite_by_lua_block { ngx.exit(403) } access_by_lua_block { ngx.exit(404) }",
             "access_by_lua_file login.lua;",
             "rewrite ^/a/(.*)$ /$1 break; access_by_lua_block { if ngx.var.uri == \"/admin\" then ngx.exit(403) end }",
+            "rewrite ^/a$ /b?debug=1 break; access_by_lua_block { if ngx.var.arg_debug == \"1\" then ngx.exit(403) end }",
+            "set $args debug=1; access_by_lua_block { if ngx.var.arg_debug == \"1\" then ngx.exit(403) end }",
+            "if ($http_x) { access_by_lua_block { ngx.exit(403) } }",
+            "access_by_lua_block { if ngx.var.http_x == \"1\" then ngx.exit(403) end } if ($http_x) { access_by_lua_file a.lua; }",
         ] {
             let (plugins, found) = converted(&format!("{block} proxy_pass http://a;"));
             assert!(plugins.contains("http_status: 503"), "{block}: {plugins}");
@@ -237,5 +277,22 @@ mod tests {
         let found: Vec<String> = converted.findings.iter().map(ToString::to_string).collect();
         assert!(found.iter().any(|found| found.contains("`access_by_lua_block`: Lua is not run")), "{found:?}");
         assert_eq!(converted.yaml().matches("http_status: 503").count(), 2, "{}", converted.yaml());
+        for inner in ["access_by_lua_file a.lua;", "access_by_lua 'ngx.exit(ngx.OK)';"] {
+            let text = text.replace("access_by_lua_block { ngx.exit(404) }", inner);
+            let converted = convert("t", &text, &|_| Ok(Vec::new())).expect("correct");
+            assert_eq!(converted.yaml().matches("http_status: 503").count(), 2, "{}", converted.yaml());
+        }
+    }
+
+    #[test]
+    fn a_rewrite_of_an_inner_block_counts_for_the_blocks_around_it() {
+        let text = "server { proxy_redirect off;
+                    access_by_lua_block { if ngx.var.uri == \"/admin\" then ngx.exit(403) end }
+                    location /in/ { rewrite ^/in/(.*)$ /$1 break; proxy_pass http://a; } }";
+        let converted = convert("t", text, &|_| Ok(Vec::new())).expect("correct").yaml();
+        assert!(converted.contains("http_status: 503"), "{converted}");
+        let other = text.replace("/$1 break", "https://a.example/$1 redirect");
+        let converted = convert("t", &other, &|_| Ok(Vec::new())).expect("correct").yaml();
+        assert!(!converted.contains("http_status: 503"), "{converted}");
     }
 }

@@ -372,7 +372,6 @@ fn proxied(
     rewrites: Vec<&Directive>,
 ) -> (YamlMembers, YamlMembers) {
     let Location { matching, scope, .. } = location;
-    let is_closed = plugins.contains(&refusal());
     // `$request_uri` is the path as the client sent it.
     let keeps_path = pass.argument(0).ends_with("$request_uri");
     let is_rewritten = !keeps_path && rewrites.iter().any(|rewrite| rewrite::changes_path(rewrite));
@@ -386,6 +385,8 @@ fn proxied(
         changes.retain(|(name, _)| name != "regex_uri" && name != "uri");
         changes.insert(0, paths);
     }
+    access::close_if_changed(conversion, scope, pass, &mut plugins, &changes);
+    let is_closed = plugins.contains(&refusal());
     if !changes.is_empty() {
         plugins.push(("proxy-rewrite".to_owned(), Yaml::Map(changes)));
     }

@@ -37,6 +37,11 @@ fn is_known(name: &str, phase: ExchangePhase) -> bool {
     Variable::parse(name).and_then(|variable| variable.since()).is_some_and(|since| since <= phase)
 }
 
+/// Whether the variable has the path or the query of a request, or a part of them, which directives may change.
+pub(super) fn is_of_path(name: &str) -> bool {
+    ["uri", "document_uri", "args", "is_args", "query_string"].contains(&name) || name.starts_with("arg_")
+}
+
 /// The text with the names that variables have in Weir, where they differ.
 pub(super) fn renamed(text: &str) -> String {
     text.replace("${upstream_cache_status}", "$upstream_cache_status")
