@@ -23,8 +23,8 @@ const ACTIVE: [&str; 9] = [
 /// The member `checks` of an upstream.
 pub(super) fn checks(conversion: &mut DocumentConversion, checks: &DocumentValue) -> Option<(String, Yaml)> {
     let active = checks.get("active").and_then(|active| self::active(conversion, active));
-    let passive = checks.get("passive").and_then(passive);
-    if passive.is_some() && active.is_none() {
+    let passive = checks.get("passive").map(passive);
+    if checks.get("passive").is_some_and(takes_out) && active.is_none() {
         let text = "`healthchecks`: an endpoint that passive checks have taken out is tried again after a pause; in Kong it stays out";
         conversion.differs(checks, text);
     }
@@ -87,20 +87,29 @@ fn active(conversion: &mut DocumentConversion, active: &DocumentValue) -> Option
     Some(("active".to_owned(), Yaml::Map(options)))
 }
 
-/// What the results of requests say; `None` if Kong does not count them.
-fn passive(passive: &DocumentValue) -> Option<(String, Yaml)> {
-    let count = |side: &str, name: &str| {
-        passive.get(side).and_then(|side| side.number(name)).unwrap_or(0).clamp(0, MOST_RESULTS)
-    };
-    if COUNTS.iter().all(|name| count("unhealthy", name) == 0) {
-        return None;
+/// How often results of this kind have to follow each other; 0 if they do not count.
+fn passive_count(passive: &DocumentValue, side: &str, name: &str) -> i64 {
+    passive.get(side).and_then(|side| side.number(name)).unwrap_or(0).clamp(0, MOST_RESULTS)
+}
+
+/// Whether results of requests take an endpoint out.
+fn takes_out(passive: &DocumentValue) -> bool {
+    COUNTS.iter().any(|name| passive_count(passive, "unhealthy", name) > 0)
+}
+
+/// What the results of requests say.
+fn passive(passive: &DocumentValue) -> (String, Yaml) {
+    let count = |side: &str, name: &str| passive_count(passive, side, name);
+    if !takes_out(passive) {
+        let never = COUNTS.map(|name| (name.to_owned(), Yaml::Integer(0)));
+        return ("passive".to_owned(), Yaml::map([("unhealthy", Yaml::Map(never.to_vec()))]));
     }
     let mut good: YamlMembers = passive.get("healthy").and_then(statuses).into_iter().collect();
     good.push(("successes".to_owned(), Yaml::Integer(count("healthy", "successes"))));
     let mut bad: YamlMembers = passive.get("unhealthy").and_then(statuses).into_iter().collect();
     bad.extend(COUNTS.map(|name| (name.to_owned(), Yaml::Integer(count("unhealthy", name)))));
     let both = [("healthy", Yaml::Map(good)), ("unhealthy", Yaml::Map(bad))];
-    Some(("passive".to_owned(), Yaml::map(both)))
+    ("passive".to_owned(), Yaml::map(both))
 }
 
 fn statuses(side: &DocumentValue) -> Option<(String, Yaml)> {
@@ -147,6 +156,9 @@ mod tests {
     #[test]
     fn checks_that_kong_does_not_make_are_left_out() {
         let off = "active: { healthy: { interval: 0 }, unhealthy: { interval: 0, timeouts: 3 } }, passive: { unhealthy: { timeouts: 0 } }";
+        let never = "{ passive: { unhealthy: { http_failures: 0, tcp_failures: 0, timeouts: 0 } } }";
+        assert_eq!(converted(off), (never.to_owned(), Vec::new()));
+        let (off, _) = off.split_once(", passive").expect("both");
         assert_eq!(converted(off), (String::new(), Vec::new()));
         let (checks, found) = converted("passive: { unhealthy: { timeouts: 3 } }, threshold: 50");
         assert!(checks.contains("timeouts: 3"), "{checks}");
