@@ -81,6 +81,12 @@ fn redis(config: &DocumentValue) -> Result<YamlMembers, &'static str> {
     if has("sentinel_nodes") || has("cluster_nodes") {
         return Err("several servers of Redis; see the policies of `limit-count`");
     }
+    let read = ["host", "port", "username", "password", "database", "ssl", "ssl_verify"];
+    if read.iter().any(|name| text(name).is_some_and(|value| value.starts_with("{vault"))) {
+        return Err(
+            "its server of Redis has options from a vault; write `redis_password` of `limit-count` with a secret",
+        );
+    }
     let host = text("host").ok_or("it has no server of Redis")?;
     let mut options = vec![("policy".to_owned(), Yaml::text("redis")), (older("host"), Yaml::text(host))];
     options.extend(number("port").map(|port| (older("port"), Yaml::Integer(port))));

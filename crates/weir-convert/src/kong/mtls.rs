@@ -30,7 +30,8 @@ fn consumer_by(config: &DocumentValue) -> Vec<&str> {
     }
 }
 
-fn skips_lookup(config: &DocumentValue) -> bool {
+/// Whether requests that pass have no consumer.
+pub(super) fn skips_lookup(config: &DocumentValue) -> bool {
     config.is_true("skip_consumer_lookup", false)
 }
 

@@ -39,9 +39,10 @@ pub(super) fn effective(
         candidates.extend(top((None, service_name.as_deref())));
     }
     candidates.extend(top((None, None)));
-    let authenticates = candidates
-        .iter()
-        .any(|plugin| plugin.is_true("enabled", true) && plugin.text("name").is_some_and(|name| AUTH.contains(&name)));
+    let authenticates = AUTH.iter().any(|name| {
+        let is_it = |plugin: &&&DocumentValue| plugin.is_true("enabled", true) && plugin.text("name") == Some(name);
+        candidates.iter().find(is_it).is_some_and(|plugin| finds_consumer(plugin))
+    });
     let mut seen: Vec<&str> = Vec::new();
     let mut chain = PluginChain { authenticates, ..PluginChain::default() };
     for plugin in candidates {
@@ -69,6 +70,11 @@ pub(super) fn effective(
     }
     unplaced(conversion, &mut chain);
     chain
+}
+
+/// Whether requests that pass a plugin that authenticates have a consumer.
+fn finds_consumer(plugin: &DocumentValue) -> bool {
+    plugin.get("config").is_none_or(|config| !mtls::skips_lookup(config))
 }
 
 /// Plugins whose service or route cannot be found: they may control access to any route.

@@ -642,6 +642,9 @@ fn several_windows_are_rules_of_one_limit() {
     assert_eq!(limit(windows, ""), rules("$remote_addr"));
     assert!(limit(&format!("{windows}, limit_by: ip"), ", { name: key-auth }").starts_with(&rules("$remote_addr")));
     assert!(limit(windows, ", { name: key-auth }").starts_with(&rules("$consumer_name")));
+    let without = ", { name: mtls-auth, config: { ca_certificates: [c], skip_consumer_lookup: true } }]\n\
+                   ca_certificates: [{ id: c, cert: 'a certificate' }";
+    assert!(limit(windows, without).starts_with(&rules("$remote_addr")), "{}", limit(windows, without));
     let header = limit(&format!("{windows}, limit_by: header, header_name: X-Key"), "");
     assert!(header.contains("several windows by a header field"), "{header}");
 }
@@ -659,6 +662,9 @@ fn limits_are_counted_in_the_same_redis() {
     assert!(older.contains("redis_host: r") && older.contains("allow_degradation: false"), "{older}");
     for (config, told) in [
         ("minute: 5, policy: redis", "it has no server of Redis"),
+        ("minute: 5, policy: redis, redis: { host: r, password: '{vault://env/p}' }", "options from a vault"),
+        ("minute: 5, policy: redis, redis_host: r, redis_username: '{vault://env/u}'", "options from a vault"),
+        ("minute: 5, policy: redis, redis: { host: r, port: '{vault://env/port}' }", "options from a vault"),
         ("minute: 5, policy: redis, redis: { host: r, cluster_nodes: [{ ip: a }] }", "several servers of Redis"),
     ] {
         assert!(limit(config, "").contains(told), "{config}: {}", limit(config, ""));
