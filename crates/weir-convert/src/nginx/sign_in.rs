@@ -35,8 +35,10 @@ fn is_for_401(page: &Directive) -> bool {
 /// Where clients are redirected: by the status beside the URL, or by the `return` of a named location.
 fn url<'a>(server: &'a [Directive], page: &'a Directive) -> Option<&'a str> {
     let url = match page.arguments.as_slice() {
-        [_, url] | [_, _, url] if url.starts_with('@') => redirect(named(server, url)?)?,
-        [_, status, url] if status.strip_prefix('=') == Some(REDIRECT) => url,
+        [_, url] if url.starts_with('@') => redirect(named(server, url)?)?,
+        [_, status, url] if url.starts_with('@') && status.starts_with('=') => redirect(named(server, url)?)?,
+        // For a path, nginx goes on with another location by itself.
+        [_, status, url] if status.strip_prefix('=') == Some(REDIRECT) && !url.starts_with('/') => url,
         [_, url] if url.starts_with("http") => url,
         _ => return None,
     };
@@ -67,7 +69,8 @@ fn argument(url: &str) -> Option<&str> {
 /// Whether a location is the sign-in page of one of the blocks of a server.
 pub(super) fn is_page(server: &[Directive], location: &Directive) -> bool {
     let is_it = |child: &Directive| {
-        child.name == ERROR_PAGE && is_for_401(child) && child.arguments.last() == location.arguments.first()
+        let is_last = child.arguments.last() == location.arguments.first();
+        child.name == ERROR_PAGE && is_for_401(child) && is_last && url(server, child).is_some()
     };
     redirect(location).is_some() && has(server, &is_it)
 }
@@ -101,8 +104,11 @@ mod tests {
         assert!(yaml.contains("signin_url: \"https://login.example/start?rd=$scheme://$host$request_uri\""), "{yaml}");
         assert!(yaml.contains("signin_redirect_param: rd"), "{yaml}");
         assert_eq!(found, [""; 0]);
-        let (yaml, found) = converted("error_page 401 =302 /login;", "");
-        assert!(yaml.contains("signin_url: /login") && !yaml.contains("signin_redirect_param"), "{yaml}");
+        let (yaml, found) = converted("error_page 401 =302 https://login.example/;", "");
+        assert!(
+            yaml.contains("signin_url: https://login.example/\n") && !yaml.contains("signin_redirect_param"),
+            "{yaml}"
+        );
         assert!(found.len() == 1 && found[0].contains("as `rd`"), "{found:?}");
     }
 
@@ -111,6 +117,8 @@ mod tests {
         for (page, location) in [
             ("error_page 401 = @in;", "location @in { return 200 sign-in; }"),
             ("error_page 401 /sign-in;", ""),
+            ("error_page 401 =302 /sign-in;", ""),
+            ("error_page 401 403 @in;", "location @in { return 302 https://login.example/; }"),
             ("error_page 401 =302 $redirection_url;", ""),
             ("error_page 401 = @in;", "location @in { return 302 https://login.example/?token=$token; }"),
         ] {
