@@ -8,9 +8,13 @@ use super::target::PassTarget;
 use crate::yaml::{Yaml, YamlMembers};
 
 const MIRROR: &str = "mirror";
-/// The fields that a location of copies may set: they tell of the request that is copied.
-const USUAL_FIELDS: [&str; 6] =
-    ["host", "content-length", "x-original-uri", "x-real-ip", "x-forwarded-for", "x-forwarded-proto"];
+/// The fields that a location of copies may set: copies have them so anyway.
+const USUAL_FIELDS: [(&str, &str); 4] = [
+    ("content-length", ""),
+    ("x-real-ip", "$remote_addr"),
+    ("x-forwarded-for", "$proxy_add_x_forwarded_for"),
+    ("x-forwarded-proto", "$scheme"),
+];
 /// The most services that get copies.
 const TARGETS: usize = 16;
 
@@ -79,7 +83,13 @@ fn target(conversion: &mut Conversion, scope: &BlockScope, mirror: &Directive) -
         Some(host) if !host.contains('$') => members.push(("host_header".to_owned(), Yaml::text(host))),
         Some(_) => return None,
     }
-    for field in fields.iter().filter(|field| !USUAL_FIELDS.contains(&&*field.argument(0).to_ascii_lowercase())) {
+    let of_upstream = scope.all("proxy_set_header");
+    let is_usual = |field: &&&Directive| {
+        let (name, value) = (field.argument(0).to_ascii_lowercase(), field.argument(1));
+        let is_same = |other: &&Directive| other.argument(0).eq_ignore_ascii_case(&name) && other.argument(1) == value;
+        name == "host" || USUAL_FIELDS.contains(&(&name, value)) || of_upstream.iter().any(is_same)
+    };
+    for field in fields.iter().filter(|field| !is_usual(field)) {
         conversion.lost(&field.place, format!("`{}`: copies have the fields that the upstream gets", field.head()));
     }
     if target.scheme == "https" && !inside.is_on("proxy_ssl_verify") {
@@ -150,6 +160,24 @@ mod tests {
         assert_eq!(options.matches("host: http://").count(), 2, "{options}");
         assert!(options.starts_with("targets:"), "{options}");
         assert!(found.iter().any(|found| found.contains("`mirror_request_body off` leaves out")), "{found:?}");
+    }
+
+    #[test]
+    fn fields_that_copies_do_not_have_are_told() {
+        for (field, of_upstream, is_told) in [
+            ("X-Original-URI $request_uri", "", true),
+            ("X-Real-IP 10.0.0.1", "", true),
+            ("X-Real-IP $remote_addr", "", false),
+            ("X-Original-URI $request_uri", "X-Original-URI $request_uri", false),
+        ] {
+            let location = format!(
+                "location = /m {{ internal; proxy_pass http://10.0.0.9$request_uri; proxy_set_header {field}; }}"
+            );
+            let set = if of_upstream.is_empty() { String::new() } else { format!("proxy_set_header {of_upstream};") };
+            let (_, found) = converted(&format!("mirror /m; {set}"), &location);
+            let told = format!("`proxy_set_header {field}`: copies have");
+            assert_eq!(found.iter().any(|found| found.contains(&told)), is_told, "{field}: {found:?}");
+        }
     }
 
     #[test]
