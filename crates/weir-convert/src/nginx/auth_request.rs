@@ -28,6 +28,7 @@ pub(super) fn plugin<'a>(
     let asked = subrequest::location(scope.server(), directive.argument(0)).ok_or(NotAsked(directive))?;
     let (uri, is_https) = url(conversion, asked, directive.argument(0)).ok_or(NotAsked(directive))?;
     let inside = scope.of_server().inside(asked.children());
+    let extra = extra_fields(conversion, &inside).ok_or(NotAsked(directive))?;
     let text = format!(
         "`{}`: every status of the service from 300 on is a refusal, and is answered with the body of the service; nginx \
          answers with 500 to all but 401 and 403",
@@ -43,7 +44,6 @@ pub(super) fn plugin<'a>(
         ("timeout".to_owned(), Yaml::number(timeout * 1_000.0)),
         ("status_on_error".to_owned(), Yaml::Integer(500)),
     ];
-    let extra = extra_fields(conversion, &inside);
     let lists = [
         ("extra_headers", Yaml::Map(extra)),
         ("upstream_headers", Yaml::texts(sent(scope, "proxy_set_header"))),
@@ -71,8 +71,9 @@ fn url(conversion: &Conversion, location: &Directive, uri: &str) -> Option<(Stri
     Some((format!("{}://{authority}{path}", target.scheme), target.scheme == "https"))
 }
 
-/// What the location sets for the service, without what the gateway sends anyway.
-fn extra_fields(conversion: &mut Conversion, inside: &BlockScope) -> YamlMembers {
+/// What the location sets for the service, without what the gateway sends anyway. `None` if the service would get a field of the client
+/// that nginx removes or replaces: it could let in what it would refuse.
+fn extra_fields(conversion: &mut Conversion, inside: &BlockScope) -> Option<YamlMembers> {
     let mut fields = YamlMembers::new();
     for directive in inside.all("proxy_set_header") {
         let (name, value) = (directive.argument(0), directive.argument(1));
@@ -88,11 +89,14 @@ fn extra_fields(conversion: &mut Conversion, inside: &BlockScope) -> YamlMembers
         if is_host || value.is_empty() || unknown_in_request(value).is_some() {
             let text = format!("`{}`: `forward-auth` cannot send it so to the service", directive.head());
             conversion.lost(&directive.place, text);
-            continue;
+            match is_host {
+                true => continue,
+                false => return None,
+            }
         }
         fields.push((name.to_owned(), Yaml::text(value)));
     }
-    fields
+    Some(fields)
 }
 
 /// Fields that `forward-auth` writes itself, after all others.

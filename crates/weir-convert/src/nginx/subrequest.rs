@@ -10,7 +10,7 @@ use super::syntax::Directive;
 use super::target::PassTarget;
 
 /// What such a location must not have: it would decide by itself.
-const DECIDING: [&str; 11] = [
+const DECIDING: [&str; 14] = [
     "if",
     "return",
     "rewrite",
@@ -22,6 +22,10 @@ const DECIDING: [&str; 11] = [
     "location",
     "try_files",
     LUA_ANSWER,
+    // It would change the request for its own target alone.
+    "proxy_method",
+    "more_set_input_headers",
+    "more_clear_input_headers",
 ];
 
 /// The location that a URI is for, if it does nothing but pass the request on.
@@ -102,6 +106,9 @@ mod tests {
             ("location /au { proxy_pass http://b; } location ~ th$ { return 200; }", None),
             ("location /au { proxy_pass http://b; } location ~ ^/x { return 200; }", Some("/au")),
             ("location = /auth { internal; return 401; }", None),
+            ("location = /auth { proxy_pass http://a; proxy_method POST; }", None),
+            ("location = /auth { proxy_pass http://a; more_set_input_headers 'X-A: b'; }", None),
+            ("location = /auth { proxy_pass http://a; more_clear_input_headers X-A; }", None),
             ("location /other { proxy_pass http://a; }", None),
         ] {
             let server = parse("t", server).expect("correct");
