@@ -8,6 +8,9 @@ use crate::output::ConvertedResource;
 use crate::yaml::{Yaml, YamlMembers};
 
 const PLUGIN: &str = "opentelemetry";
+/// How many requests wait for the collector by default, and at most.
+const QUEUE: i64 = 2_048;
+const MOST_WAITING: i64 = 1_048_576;
 /// The variable that says whether the caller has sampled the request.
 const OF_CALLER: &str = "$otel_parent_sampled";
 
@@ -108,8 +111,10 @@ pub(super) fn carry_over(conversion: &mut Conversion) {
                 batches.extend(time);
             }
             "batch_size" => {
-                let size = value.parse().ok().filter(|&size| size > 0);
+                let size = value.parse().ok().filter(|&size| size > 0).map(|size: i64| size.min(MOST_WAITING));
                 batches.extend(size.map(|size| ("max_export_batch_size".to_owned(), Yaml::Integer(size))));
+                let queue = size.filter(|&size| size > QUEUE);
+                batches.extend(queue.map(|size| ("max_queue_size".to_owned(), Yaml::Integer(size))));
             }
             // How many batches wait, of which the default is enough here.
             "batch_count" => {}
@@ -165,6 +170,22 @@ mod tests {
         assert!(yaml.contains("opentelemetry: sampler: name: always_on"), "{yaml}");
         assert_eq!(found, [""; 0]);
         assert!(!converted("otel_trace on;", "otel_trace off;").0.contains("sampler"), "it is off");
+    }
+
+    #[test]
+    fn a_batch_is_not_larger_than_the_queue() {
+        for (size, expected) in [
+            ("2048", "max_export_batch_size: 2048 "),
+            ("4096", "max_export_batch_size: 4096, max_queue_size: 4096 "),
+            ("9999999", "max_export_batch_size: 1048576, max_queue_size: 1048576 "),
+        ] {
+            let text = format!(
+                "otel_exporter {{ endpoint a:1; batch_size {size}; }} server {{ location / {{ return 204; }} }}"
+            );
+            let yaml = convert("t", &text, &|_| Ok(Vec::new())).expect("correct").yaml().replace(['{', '}'], " ");
+            let plain = yaml.split_whitespace().collect::<Vec<_>>().join(" ") + " ";
+            assert!(plain.contains(expected), "{plain}");
+        }
     }
 
     #[test]
