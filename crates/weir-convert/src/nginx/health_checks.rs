@@ -2,11 +2,16 @@
 //! checks of upstreams, as `checks`.
 
 use super::Conversion;
-use super::scope::seconds;
+use super::scope::{BlockScope, seconds};
 use super::status_match::{self, StatusMatch};
 use super::syntax::Directive;
 use super::target::PassTarget;
 use crate::yaml::{Yaml, YamlMembers};
+
+/// Why only the first of several checks of an upstream is made.
+const ONE_CHECK: &str = "an upstream has one `checks.active`, which is that of the first `health_check`";
+/// How the parameters of `health_check` begin that are not read.
+const UNREAD: [&str; 3] = ["jitter=", "persistent", "keepalive_time="];
 
 /// The most results in a row that `checks` counts.
 const MOST_RESULTS: i64 = 254;
@@ -110,8 +115,8 @@ impl EndpointChecks {
 /// `health_check` of a location, as the member `checks` of the upstream with its target: nginx shares the results among all locations with
 /// this target.
 pub(super) fn of_target(conversion: &mut Conversion, target: &PassTarget) -> Option<(String, Yaml)> {
-    let location = *conversion.checked.iter().find(|location| passes_to(location, target.authority))?;
-    let own = |name: &str| location.iter().find(|child| child.name == name);
+    let location = conversion.checked.iter().find(|location| passes_to(location, target.authority))?.clone();
+    let own = |name: &str| location.own().iter().find(|child| child.name == name);
     let check = own("health_check")?;
     let is_grpc = value(check, "type=") == Some("grpc");
     let kind = match (is_grpc, target.scheme.ends_with('s')) {
@@ -129,7 +134,8 @@ pub(super) fn of_target(conversion: &mut Conversion, target: &PassTarget) -> Opt
     }
     options.extend(number(check, "port=").map(|port| ("port".to_owned(), Yaml::Integer(port))));
     let interval = value(check, "interval=").and_then(seconds).unwrap_or(5.0);
-    let timeout = own("proxy_read_timeout").and_then(|timeout| seconds(timeout.argument(0)));
+    let timeouts = if target.scheme.starts_with("grpc") { "grpc_read_timeout" } else { "proxy_read_timeout" };
+    let timeout = location.value(timeouts).and_then(seconds);
     let timeout = timeout.filter(|timeout| *timeout > 0.0).unwrap_or(60.0);
     options.push(("timeout".to_owned(), Yaml::number(timeout)));
     for word in check.arguments.iter().filter(|word| word.starts_with("mandatory") || word.starts_with("grpc_status="))
@@ -155,20 +161,57 @@ pub(super) fn of_target(conversion: &mut Conversion, target: &PassTarget) -> Opt
     Some(("checks".to_owned(), Yaml::map([("active", checks.yaml())])))
 }
 
-/// Collects the blocks of locations that check the servers of their targets.
-pub(super) fn collect<'a>(block: &'a [Directive], found: &mut Vec<&'a [Directive]>) {
-    if block.iter().any(|child| child.name == "health_check") {
-        found.push(block);
+/// Collects the scopes of locations that check the servers of their targets.
+pub(super) fn collect<'a>(scope: BlockScope<'a>, found: &mut Vec<BlockScope<'a>>) {
+    let inner = scope.own().iter().filter(|child| ["server", "location"].contains(&child.name.as_str()));
+    let inner: Vec<BlockScope> = inner.map(|child| scope.inside(child.children())).collect();
+    if scope.own().iter().any(|child| child.name == "health_check") {
+        found.push(scope);
     }
-    let inner = block.iter().filter(|child| ["server", "location"].contains(&child.name.as_str()));
-    inner.for_each(|child| collect(child.children(), found));
+    inner.into_iter().for_each(|scope| collect(scope, found));
+}
+
+/// Reports the checks that are not made, and the parameters that are not carried over.
+pub(super) fn report(conversion: &mut Conversion) {
+    let mut known: Vec<(&str, &[String])> = Vec::new();
+    for scope in conversion.checked.clone() {
+        let mut checks = scope.own().iter().filter(|child| child.name == "health_check");
+        let Some(first) = checks.next() else { continue };
+        let why = match authority(scope.own()) {
+            None => Some("write `checks.active` of the upstream"),
+            Some(authority) => match known.iter().find(|(other, _)| *other == authority) {
+                Some((_, arguments)) if *arguments != first.arguments => Some(ONE_CHECK),
+                Some(_) => None,
+                None => {
+                    known.push((authority, &first.arguments));
+                    None
+                }
+            },
+        };
+        if let Some(why) = why {
+            conversion.lost(&first.place, format!("`{}`: {why}", first.head()));
+        }
+        for check in checks {
+            conversion.lost(&check.place, format!("`{}`: {ONE_CHECK}", check.head()));
+        }
+        let is_lost = |word: &&String| UNREAD.iter().any(|begin| word.starts_with(begin));
+        for word in first.arguments.iter().filter(is_lost) {
+            let text = "each check has a connection of its own, and the time between two is the same";
+            conversion.lost(&first.place, format!("`{word}` in `{}`: {text}", first.head()));
+        }
+    }
+}
+
+/// The fixed host and port, or the upstream, that a location passes requests to.
+fn authority(location: &[Directive]) -> Option<&str> {
+    let own = |name: &str| location.iter().find(|child| child.name == name);
+    let pass = own("proxy_pass").or_else(|| own("grpc_pass")).and_then(PassTarget::of);
+    pass.map(|pass| pass.authority).filter(|authority| !authority.contains('$'))
 }
 
 /// Whether the target of a location is this authority.
-fn passes_to(location: &[Directive], authority: &str) -> bool {
-    let own = |name: &str| location.iter().find(|child| child.name == name);
-    let pass = own("proxy_pass").or_else(|| own("grpc_pass")).and_then(PassTarget::of);
-    pass.is_some_and(|pass| pass.authority == authority)
+fn passes_to(location: &BlockScope, wanted: &str) -> bool {
+    authority(location.own()) == Some(wanted)
 }
 
 /// `check` of an upstream block, with the directives beside it, as the member `active` of `checks`.
@@ -180,6 +223,10 @@ pub(super) fn of_module(conversion: &mut Conversion, block: &Directive) -> Optio
     if !["tcp", "http"].contains(&kind) {
         let text = format!("`{}`: a connection is enough for an endpoint to be healthy", check.head());
         conversion.lost(&check.place, text);
+    }
+    if value(check, "default_down=") != Some("false") {
+        let text = "endpoints are in rotation before their first check";
+        conversion.differs(&check.place, format!("`{}`: {text}", check.head()));
     }
     let milliseconds = |name: &str, usual: f64| {
         value(check, name).and_then(|value| value.parse::<f64>().ok()).unwrap_or(usual) / 1_000.0
@@ -298,9 +345,38 @@ mod tests {
         let expected = "{ active: { type: http, timeout: 0.5, http_path: /up, http_method: HEAD, host: a.example, \
                         req_headers: [\"X-Probe: 1\"], healthy: { interval: 3, http_statuses: [200, ";
         assert!(checks.starts_with(expected) && checks.contains("http_failures: 4"), "{checks}");
-        assert_eq!(found, [""; 0]);
-        let (checks, found) = converted("server 10.0.0.1:1; check interval=1000 type=mysql;", "");
+        assert!(found.len() == 1 && found[0].contains("in rotation before their first check"), "{found:?}");
+        let (checks, found) = converted("server 10.0.0.1:1; check interval=1000 type=mysql default_down=false;", "");
         assert!(checks.contains("type: tcp"), "{checks}");
-        assert!(found[0].contains("a connection is enough"), "{found:?}");
+        assert!(found.len() == 1 && found[0].contains("a connection is enough"), "{found:?}");
+    }
+
+    #[test]
+    fn the_time_for_an_answer_may_be_that_of_the_server() {
+        let text = "upstream a { server 10.0.0.1:1; } server { proxy_read_timeout 7s; proxy_redirect off;
+                    location / { proxy_pass http://a; health_check; } }";
+        let converted = convert("t", text, &|_| Ok(Vec::new())).expect("correct");
+        assert!(converted.yaml().contains("timeout: 7"), "{}", converted.yaml());
+    }
+
+    #[test]
+    fn checks_that_are_not_made_are_told() {
+        let told = |location: &str| converted("server 10.0.0.1:1;", location).1;
+        for (location, expected) in [
+            ("health_check; health_check uri=/b;", "`health_check uri=/b`: an upstream has one `checks.active`"),
+            ("health_check jitter=1s;", "`jitter=1s` in `health_check"),
+            ("health_check persistent mandatory;", "`persistent` in `health_check"),
+            ("health_check keepalive_time=1s;", "`keepalive_time=1s` in `health_check"),
+            (
+                "health_check; } location /b { proxy_pass http://a; proxy_set_header Host h; health_check uri=/b;",
+                "`health_check uri=/b`: an upstream has one `checks.active`",
+            ),
+            ("} location /b { proxy_pass http://$x; health_check uri=/b;", "`health_check uri=/b`: write"),
+            ("} location /b { fastcgi_pass f:1; health_check uri=/b;", "`health_check uri=/b`: write"),
+        ] {
+            let found = told(location);
+            assert!(found.iter().any(|found| found.contains(expected)), "{location}: {found:?}");
+        }
+        assert_eq!(told("health_check;"), [""; 0]);
     }
 }

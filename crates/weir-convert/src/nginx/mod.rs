@@ -106,13 +106,14 @@ pub fn convert(file: &str, text: &str, include: Include) -> Result<Converted, Sy
         finds_by_route: false,
     };
     conversion.converted.findings = findings;
-    health_checks::collect(within, &mut conversion.checked);
+    health_checks::collect(conversion.scope(), &mut conversion.checked);
     settings::carry_over(&mut conversion);
     tracing::carry_over(&mut conversion);
     let mut addresses = ListenSetting::default();
     server::carry_over(&mut conversion, &mut addresses);
     stream::carry_over(&mut conversion, &mut addresses);
     conversion.converted.settings.insert(0, ("listen".to_owned(), addresses.yaml()));
+    health_checks::report(&mut conversion);
     survey::report(&mut conversion);
     forwarding::report(&mut conversion);
     Ok(conversion.converted.finished())
@@ -134,8 +135,8 @@ struct Conversion<'a> {
     selecting: BTreeSet<String>,
     /// The directives that are converted where they are in effect, with all their variables.
     covered: BTreeSet<String>,
-    /// The blocks of locations with a `health_check`.
-    checked: Vec<&'a [Directive]>,
+    /// The scopes of locations with a `health_check`.
+    checked: Vec<BlockScope<'a>>,
     /// The client's address is found by plugins of routes, since not all find it in the same way.
     finds_by_route: bool,
 }

@@ -16,9 +16,13 @@ const REGISTERED: [i64; 58] = [
     451, 500, 501, 502, 503, 504, 505, 506, 507, 508, 510, 511,
 ];
 
+/// A status that is not registered, for a list that would be empty, which `checks` does not take.
+const NEVER: i64 = 599;
+
 impl StatusMatch {
     fn of(is_good: impl Fn(i64) -> bool) -> StatusMatch {
-        let (good, bad) = REGISTERED.into_iter().partition(|status| is_good(*status));
+        let (mut good, mut bad): (Vec<i64>, Vec<i64>) = REGISTERED.into_iter().partition(|status| is_good(*status));
+        [&mut good, &mut bad].into_iter().filter(|list| list.is_empty()).for_each(|list| list.push(NEVER));
         StatusMatch { good, bad }
     }
 }
@@ -66,4 +70,19 @@ fn allows(line: &Directive, status: i64) -> bool {
         bounds.is_some_and(|(first, last)| (first..=last).contains(&status))
     };
     ranges.iter().any(is_in) != is_negated
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neither_list_is_empty() {
+        for (class, good, bad) in [("http_9xx", 1, 58), ("http_2xx", 10, 48)] {
+            let found = of_classes(&[class.to_owned()]);
+            assert_eq!((found.good.len(), found.bad.len()), (good, bad), "{class}");
+        }
+        let all = StatusMatch::of(|_| true);
+        assert_eq!((all.good.len(), all.bad), (58, vec![NEVER]));
+    }
 }
