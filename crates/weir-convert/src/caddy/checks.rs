@@ -1,6 +1,7 @@
 //! Health checks of a `reverse_proxy`, as `checks` of the upstream.
 
 use super::units::seconds;
+use crate::SourcePlace;
 use crate::directive::Directive;
 use crate::output::Converted;
 use crate::yaml::{Yaml, YamlMembers};
@@ -8,6 +9,8 @@ use crate::yaml::{Yaml, YamlMembers};
 /// Caddy's defaults for the interval and the time-out, in seconds.
 const INTERVAL: i64 = 30;
 const TIMEOUT: i64 = 5;
+/// The most results in a row that `checks` counts.
+const MOST_RESULTS: i64 = 254;
 
 #[derive(Default)]
 pub(super) struct HealthChecks {
@@ -18,6 +21,8 @@ pub(super) struct HealthChecks {
     pause: Option<f64>,
     failures: Option<i64>,
     bad_statuses: Option<Yaml>,
+    /// The lines that need a `fail_duration`.
+    passive: Vec<(SourcePlace, String)>,
 }
 
 /// A YAML number; without decimals if it is whole.
@@ -39,6 +44,14 @@ fn statuses(texts: &[String]) -> Yaml {
     Yaml::List(each.map(Yaml::Integer).collect())
 }
 
+/// A count of results in a row, of which only so many are counted.
+fn most(converted: &mut Converted, line: &Directive, count: i64) -> i64 {
+    if count > MOST_RESULTS {
+        converted.differs(&line.place, format!("`{}`: at most {MOST_RESULTS} are counted", line.head()));
+    }
+    count.min(MOST_RESULTS)
+}
+
 impl HealthChecks {
     /// Reads a line of a `reverse_proxy`; `false` if it is not about health checks.
     pub(super) fn read(&mut self, converted: &mut Converted, line: &Directive) -> bool {
@@ -58,7 +71,8 @@ impl HealthChecks {
                 .push(("http_statuses".to_owned(), statuses(&line.arguments[..1.min(line.arguments.len())]))),
             "health_interval" => self.interval = seconds(value).map(number),
             "health_passes" => {
-                self.healthy.push(("successes".to_owned(), Yaml::Integer(value.parse().unwrap_or(1))));
+                let count = most(converted, line, value.parse().unwrap_or(1));
+                self.healthy.push(("successes".to_owned(), Yaml::Integer(count)));
             }
             "health_fails" => {}
             "health_body" => converted
@@ -69,8 +83,14 @@ impl HealthChecks {
                             row, not within this time";
                 converted.differs(&line.place, text);
             }
-            "max_fails" => self.failures = value.parse().ok(),
-            "unhealthy_status" => self.bad_statuses = Some(statuses(&line.arguments)),
+            "max_fails" => {
+                self.failures = value.parse().ok().map(|count| most(converted, line, count));
+                self.passive.push((line.place.clone(), line.head()));
+            }
+            "unhealthy_status" => {
+                self.bad_statuses = Some(statuses(&line.arguments));
+                self.passive.push((line.place.clone(), line.head()));
+            }
             "unhealthy_latency" => converted.lost(&line.place, "`unhealthy_latency`: see `type: least_time`"),
             "unhealthy_request_count" => {
                 let text = "`unhealthy_request_count`: see `concurrency` of the upstream, which limits each endpoint";
@@ -79,6 +99,13 @@ impl HealthChecks {
             _ => return false,
         }
         true
+    }
+
+    /// Reports the lines about failures without a time that they count for.
+    pub(super) fn tell_unused(&self, converted: &mut Converted) {
+        for (place, head) in self.passive.iter().filter(|_| self.pause.is_none()) {
+            converted.lost(place, format!("`{head}`: without `fail_duration`, Caddy does not count failures"));
+        }
     }
 
     /// Builds `checks` of the upstream.

@@ -37,6 +37,7 @@ impl SiteWalk<'_, '_> {
         for line in directive.children() {
             self.option(state, &mut target, directive, line)?;
         }
+        target.checks.tell_unused(self.converted);
         if target.has_several() && !target.has_retries {
             let text = "`reverse_proxy`: a request whose connection fails is tried at another endpoint; `retries: 0` of the \
                         upstream prevents this";

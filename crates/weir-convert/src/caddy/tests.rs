@@ -213,3 +213,14 @@ fn snippets_and_files_stand_where_they_are_imported() {
     let error = convert("c", "import loop", &include).expect_err("endless");
     assert!(error.text.contains("more than 16 levels deep"), "{error}");
 }
+
+#[test]
+fn failures_of_endpoints_are_counted_as_far_as_checks_do() {
+    let text = ":80 {\n reverse_proxy a:1 b:1 {\n  fail_duration 5s\n  max_fails 300\n }\n}";
+    assert!(converted(text).yaml().contains("tcp_failures: 254"), "{}", converted(text).yaml());
+    assert!(findings(text).iter().any(|found| found.contains("`max_fails 300`: at most 254")), "{:?}", findings(text));
+    let text = ":80 {\n reverse_proxy a:1 b:1 {\n  max_fails 3\n  unhealthy_status 5xx\n }\n}";
+    for told in ["`max_fails 3`: without `fail_duration`", "`unhealthy_status 5xx`: without `fail_duration`"] {
+        assert!(findings(text).iter().any(|found| found.contains(told)), "{:?}", findings(text));
+    }
+}
