@@ -67,7 +67,7 @@ pub(super) fn of_requests(conversion: &mut Conversion, scope: &BlockScope, set: 
                 continue;
             }
             let text = format!(
-                "`{}`: the upstream gets the field so; conditions, limits and logs see that of the client",
+                "`{}`: the upstream gets the field so; conditions, `auth_basic` and logs see that of the client",
                 directive.head()
             );
             conversion.differs_here_first("input fields", &directive.place, text);
