@@ -315,7 +315,7 @@ const OF_MODULES: &[(&[&str], ConvertedCase)] = &[
         ConvertedCase {
             file: "nginx/headers-more.conf",
             findings: &[
-                "15: behaves differently: `more_set_input_headers X-Tenant: a Authorization:`: the upstream gets the field so; conditions, limits and logs see that of the client",
+                "15: behaves differently: `more_set_input_headers X-Tenant: a Authorization:`: the upstream gets the field so; conditions, `auth_basic` and logs see that of the client",
                 "24: behaves differently: `location /closed/`: paths with `%2F` are refused with 400; nginx decodes it before it chooses a location, and this one may refuse requests; see `allow_encoded_slashes`",
             ],
             asked: &[
