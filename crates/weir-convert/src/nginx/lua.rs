@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use weir_lua::{HIDDEN, LUA_PLUGINS, LuaReplacement, plugin_of};
 
-use super::rewrite;
+use super::redirects;
 use super::scope::BlockScope;
 use super::syntax::{CODE, Directive};
 use super::variables::{is_of_path, names};
@@ -29,7 +29,7 @@ pub(super) fn replace(http: &mut [Directive]) {
 fn changes_path(block: &[Directive]) -> bool {
     block.iter().any(|child| {
         let sets = child.name == "set" && names(child.argument(0)).any(is_of_path);
-        sets || rewrite::changes_path(child) || changes_path(child.children())
+        sets || redirects::changes_path(child) || changes_path(child.children())
     })
 }
 

@@ -30,6 +30,7 @@ mod mirroring;
 mod pass_path;
 mod policies;
 mod proxy;
+mod redirects;
 mod referers;
 mod rewrite;
 mod routes;

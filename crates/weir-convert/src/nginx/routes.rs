@@ -8,7 +8,7 @@ use super::selector::{ServerBlock, ServerSelector};
 use super::syntax::Directive;
 use super::target_split::SplitTarget;
 use super::{access, auth_request, client_address, echo, error_pages, mirroring};
-use super::{policies, proxy, sign_in, target_cases, target_split};
+use super::{policies, proxy, redirects, sign_in, target_cases, target_split};
 use crate::answer::answer;
 use crate::login::refusal;
 use crate::output::{ConvertedResource, one_or_many};
@@ -293,7 +293,7 @@ fn handled(
             plugins.push(response);
             return (plugins, Vec::new());
         }
-        let is_redirect = |child: &Directive| child.name == "rewrite" && rewrite::redirecting(child).is_some();
+        let is_redirect = |child: &Directive| child.name == "rewrite" && redirects::redirecting(child).is_some();
         // The redirects are routes of their own.
         let rest = if directive.children().iter().any(is_redirect) { "what no `rewrite` redirects: " } else { "" };
         let text = format!(
@@ -374,7 +374,7 @@ fn proxied(
     let Location { matching, scope, .. } = location;
     // `$request_uri` is the path as the client sent it.
     let keeps_path = pass.argument(0).ends_with("$request_uri");
-    let is_rewritten = !keeps_path && rewrites.iter().any(|rewrite| rewrite::changes_path(rewrite));
+    let is_rewritten = !keeps_path && rewrites.iter().any(|rewrite| redirects::changes_path(rewrite));
     let cases = target_cases::of(conversion, pass, is_rewritten);
     let split = cases.map(|cases| target_split::of(conversion, (scope, matching), pass, &cases, is_rewritten));
     let (mut changes, split) = match split {
@@ -461,7 +461,7 @@ fn rewritten(
         conversion.lost(&directive.place, format!("{text}{closed}"));
         return may_be_refused.then(|| (Vec::new(), vec![refusal()]));
     };
-    if let Some((pattern, plugin)) = rewrite::redirecting(directive) {
+    if let Some((pattern, plugin)) = redirects::redirecting(directive) {
         let mut plugins = policies::added_fields(conversion, scope);
         plugins.push(plugin);
         return Some((requests(&pattern), plugins));
