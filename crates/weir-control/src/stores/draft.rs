@@ -3,9 +3,9 @@
 mod replace;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use aws_lc_rs::digest::{Context, SHA256};
+use aws_lc_rs::hmac;
 
 use super::file::{FileSource, hash};
 use super::file_access::FileAccess;
@@ -37,14 +37,20 @@ impl ReadDraft {
     }
 }
 
-/// SHA-256 of the names and texts, each after its length: no two lists of files are the same row of bytes.
+/// A hash of the names and texts, each after its length: no two lists of files are the same row of bytes. It has a key of this process,
+/// since the texts have secrets that an admin does not see, and could guess by a hash alone.
 pub(crate) fn revision_of(files: &[DraftFile]) -> String {
-    let mut context = Context::new(&SHA256);
+    static KEY: LazyLock<hmac::Key> = LazyLock::new(|| {
+        let mut key = [0; 32];
+        aws_lc_rs::rand::fill(&mut key).expect("a process that serves TLS gets random numbers");
+        hmac::Key::new(hmac::HMAC_SHA256, &key)
+    });
+    let mut context = hmac::Context::with_key(&KEY);
     for part in files.iter().flat_map(|file| [&file.name, &file.text]) {
         context.update(&(part.len() as u64).to_be_bytes());
         context.update(part.as_bytes());
     }
-    context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    context.sign().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The hash by which a running node knows these texts.
