@@ -25,7 +25,7 @@ pub(super) fn refuse_more(before: &[DraftFile], sent: &[DraftFile]) -> Result<()
     let mut faults = Vec::new();
     for file in sent {
         let unknown = written_variables(file)?.into_iter().filter(|(name, _)| !used.contains(name));
-        faults.extend(unknown.map(|(name, at)| {
+        faults.extend(unknown.take(MOST_TOLD).map(|(name, at)| {
             Diagnostic::at_place(&source(file), position(&file.text, at), other_variable(&name)).advise(ADVICE)
         }));
     }
@@ -42,6 +42,9 @@ pub(super) fn refuse_more(before: &[DraftFile], sent: &[DraftFile]) -> Result<()
     }
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
+
+/// The most variables of a file that are refused with their places, each of which is counted from the beginning of the text.
+const MOST_TOLD: usize = 100;
 
 const ADVICE: &str = "write the value itself, or add the variable to the file by hand";
 
@@ -124,6 +127,14 @@ mod tests {
             assert!(told.iter().all(|one| one.starts_with(place) && one.contains("`HOME`")), "{text}: {told:?}");
             assert!(!told.is_empty(), "{text}");
         }
+    }
+
+    #[test]
+    fn of_many_other_variables_the_first_are_told() {
+        let many: String = (0..10_000).map(|number| format!("- '${{{{OTHER_{number}}}}}'\n")).collect();
+        let told = refused(&format!("routes:\n{many}"));
+        assert_eq!(told.len(), MOST_TOLD);
+        assert!(told[99].starts_with("a:101:4: ") && told[99].contains("`OTHER_99`"), "{}", told[99]);
     }
 
     #[test]
