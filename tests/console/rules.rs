@@ -1,11 +1,15 @@
-//! What can be said of the console's files without a browser: the contrast of colours, sizes, and what the page may not contain.
+//! What can be said of the console's files without a browser: the contrast of colours, sizes as a node sends them, and what the page may not contain.
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// The whole console, and what the first screen needs before curves are drawn, in bytes after compression.
+use weir_testkit::{BROWSER_DEADLINE, Client, Gateway};
+
+use crate::api;
+
+/// The whole console, and what the first screen needs before curves are drawn, in bytes as they are sent. Browsers accept Brotli on
+/// loopback and over TLS, where alone one can log in.
 const WHOLE: usize = 250_000;
 const FIRST_SCREEN: usize = 40_000;
 
@@ -81,10 +85,14 @@ fn files() -> Vec<(String, Vec<u8>)> {
     found
 }
 
-fn compressed(content: &[u8]) -> usize {
-    let mut writer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
-    writer.write_all(content).expect("to memory");
-    writer.finish().expect("to memory").len()
+/// The length of a file as a node sends it to such a browser. Small files are sent as they are.
+fn transferred(client: &mut Client, name: &str) -> usize {
+    let request =
+        format!("GET /console/{name} HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept-Encoding: gzip, deflate, br, zstd\r\n\r\n");
+    let answer = client.ask(request).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let is_encoded = answer.headers.get("Content-Encoding") == Some("br");
+    assert!(answer.status == 200 && (is_encoded || answer.body.len() < 512), "{name}: {} {is_encoded}", answer.status);
+    answer.body.len()
 }
 
 /// The files that a file imports when it is loaded, itself among them. `import(…)` comes later.
@@ -111,13 +119,18 @@ fn with_imports(name: &str, known: &mut Vec<String>) {
 
 #[test]
 fn the_console_is_small() {
-    let all = files();
-    let whole: usize = all.iter().map(|(_, content)| compressed(content)).sum();
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&api::file());
+    let mut client = Client::connect(api::admin_addr(&gateway));
+    // The first use of a file compresses it.
+    client.set_deadline(BROWSER_DEADLINE);
+    let sizes: HashMap<String, usize> =
+        files().into_iter().map(|(name, _)| (name.clone(), transferred(&mut client, &name))).collect();
+    let whole: usize = sizes.values().sum();
     assert!(whole <= WHOLE, "{whole} bytes");
     let mut first = ["index.html", "tokens.css", "style.css", "icon.svg"].map(str::to_owned).to_vec();
     with_imports("main.js", &mut first);
     with_imports("screens/overview.js", &mut first);
-    let of_first: usize = first.iter().map(|name| compressed(read(name).as_bytes())).sum();
+    let of_first: usize = first.iter().map(|name| sizes[name]).sum();
     assert!(of_first <= FIRST_SCREEN, "{of_first} bytes: {first:?}");
     println!("whole: {whole} bytes, first screen: {of_first} bytes of {} files", first.len());
 }
