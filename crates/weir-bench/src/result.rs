@@ -667,18 +667,25 @@ impl MeasuredRun {
 impl ResultFile {
     /// Reads a result file; a file of another schema version is refused with an error that names that version.
     pub fn read(path: &Path) -> Result<ResultFile, ResultFileError> {
+        ResultFile::of_text(&fs::read_to_string(path).map_err(FileError::at(path))?, path)
+    }
+
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// It is not a result that this version reads. `path` is the name in the message.
+    pub fn of_text(text: &str, path: &Path) -> Result<ResultFile, ResultFileError> {
         #[derive(Deserialize)]
         struct Probe {
             schema: String,
         }
-        let text = fs::read_to_string(path).map_err(FileError::at(path))?;
         let place = || path.to_owned();
         let probe: Probe =
-            serde_json::from_str(&text).map_err(|source| ResultFileError::NotAResult { path: place(), source })?;
+            serde_json::from_str(text).map_err(|source| ResultFileError::NotAResult { path: place(), source })?;
         if probe.schema != SCHEMA {
             return Err(ResultFileError::OtherSchema { path: place(), schema: probe.schema });
         }
-        serde_json::from_str(&text).map_err(|source| ResultFileError::Syntax { path: place(), source })
+        serde_json::from_str(text).map_err(|source| ResultFileError::Syntax { path: place(), source })
     }
 
     /// Writes the file whole or not at all.

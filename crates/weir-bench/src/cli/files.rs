@@ -50,35 +50,14 @@ fn show_differences(before: &ResultFile, after: &ResultFile) -> Result<u8, LabEr
     }
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED);
-    table.set_header(["row", "clients", "target", "req/s", "CPU/req", "p99"]);
+    table.set_header(report::COMPARED_HEADER);
     for one in &differences {
-        table.add_row([
-            one.cell.row.clone(),
-            one.cell.level.connections.to_string(),
-            one.cell.target.clone(),
-            change(one.throughput),
-            change(one.cpu),
-            change(one.p99),
-        ]);
+        table.add_row(report::compared(one));
     }
     out!("{table}");
-    let confidence = before.scenario.method.confidence * 100.0;
-    out!("≈ is not different at {confidence:.0} % by Mann and Whitney's test; intervals are of the ratio");
+    out!("{}", report::compared_legend(before));
     let different = |comparison: Option<Comparison>| comparison.is_some_and(|one| one.different);
     Ok(u8::from(differences.iter().any(|one| different(one.throughput) || different(one.cpu))))
-}
-
-fn change(comparison: Option<Comparison>) -> String {
-    let Some(one) = comparison else { return "–".to_owned() };
-    let percent = |ratio: f64| (ratio - 1.0) * 100.0;
-    let sign = if one.different { "" } else { "≈ " };
-    format!(
-        "{sign}{:+.1} % ({:+.1} to {:+.1}), p {:.3}",
-        percent(one.ratio.median),
-        percent(one.ratio.low),
-        percent(one.ratio.high),
-        one.p
-    )
 }
 
 #[derive(Debug, Args)]

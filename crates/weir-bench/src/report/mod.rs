@@ -1,5 +1,6 @@
 //! Reports for people: a table in the terminal, one HTML file, figures. All are derived from a stored result.
 
+mod compared;
 mod figures;
 mod html;
 pub mod markdown;
@@ -7,9 +8,10 @@ mod overview;
 mod table;
 
 pub use self::{
+    compared::{COMPARED_HEADER, compared, compared_legend},
     figures::{Figure, essential, figures},
     html::{STYLE, html},
-    table::{costs, instruction_counts, knees, searches, table},
+    table::{ResultTable, costs, instruction_counts, knees, result_table, searches, table},
 };
 use crate::{
     analysis::{

@@ -38,6 +38,22 @@ pub fn table(findings: &Findings<'_>, width: Option<u16>) -> String {
     }
 }
 
+/// The figures of a result, as texts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResultTable {
+    pub header: Vec<String>,
+    /// Each with as many texts as the header.
+    pub lines: Vec<Vec<String>>,
+}
+
+/// The same figures as in [`table`], for other forms of tables.
+pub fn result_table(findings: &Findings<'_>) -> ResultTable {
+    let header = header(findings);
+    let lines = lines(findings, &header);
+    let texts = |line: TableLine<'_>| [vec![line.row.to_owned()], line.values].concat();
+    ResultTable { lines: lines.into_iter().map(texts).collect(), header }
+}
+
 fn header(findings: &Findings<'_>) -> Vec<String> {
     let scenario = &findings.result.scenario;
     let mut header = vec!["row".to_owned(), "clients".to_owned(), "target".to_owned()];
