@@ -17,3 +17,8 @@ export const records = {
   rejected: (reason) => `Rejected: ${reason.replaceAll("_", " ")}`, dropped: (reason) => `Dropped: ${reason.replaceAll("_", " ")}`, failing: "failing", working: "working",
   nextAttempt: (at) => `The next attempt is at ${at}`,
 };
+
+export const settings = {
+  workers: "Workers and clients", pools: "Connections to upstreams", upstream: "Upstream", endpoints: "Endpoints", size: "Idle connections", idle: "Idle for", requests: "Requests each",
+  inFlight: "In flight", queue: "Waiting", noPools: "No upstreams", logs: "Log records", more: (number) => `and ${number} more`, about: "Numbers of connections are for each worker and endpoint.",
+};

@@ -37,6 +37,7 @@ mod resources;
 mod scopes;
 mod sent_lists;
 mod sessions;
+mod settings;
 mod table;
 mod tokens;
 mod told;

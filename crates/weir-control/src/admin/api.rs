@@ -32,7 +32,7 @@ use super::request::{
 };
 use super::tokens::AcceptedTokens;
 use super::{
-    configs, draft, explain, file_mode, history, hubs, kinds, nodes, plugins, resources, table, trace, validate,
+    configs, draft, explain, file_mode, history, hubs, kinds, nodes, plugins, resources, settings, table, trace, validate,
 };
 use crate::document::{AdminKey, AdminRole};
 use crate::hubs::Hubs;
@@ -373,6 +373,7 @@ impl AdminHandlers {
             (["table", list], &Method::GET) => table::answer(&self.context, request, list).await,
             (["explain"], &Method::POST) => explain::answer(&self.context, request),
             (["draft", rest @ ..], _) => draft::answer(&self.context, request, rest).await,
+            (["settings"], &Method::GET) => settings::answer(&self.context, request),
             (["trace"], &Method::POST) => trace::answer(&*self.pages, request).await,
             (["explain" | "trace"], method) => Ok(answer::other_method(method, "POST")),
             (["table", _], method) => Ok(answer::other_method(method, "GET")),
@@ -434,7 +435,8 @@ impl AdminHandlers {
 fn is_page(path: &[&str]) -> bool {
     matches!(
         path,
-        ["status" | "policies" | "records" | "metrics" | "certificates" | "tail" | "events"] | ["metrics", "history"]
+        ["status" | "policies" | "records" | "metrics" | "certificates" | "tail" | "events" | "settings"]
+            | ["metrics", "history"]
     )
 }
 
