@@ -20,6 +20,7 @@ export const MENU = [
   fixed("records", "d", "operate"),
   fixed("nodes", "n", "operate"),
   fixed("history", "h", "operate", stored),
+  fixed("lab", "a", "operate", () => session.value.can_lab),
 ];
 
 const SCREENS = {
@@ -30,6 +31,7 @@ const SCREENS = {
   streaming: () => import("./screens/streaming.js"),
   records: () => import("./screens/records.js"),
   nodes: () => import("./screens/nodes.js"),
+  lab: () => import("./screens/lab.js"),
   draft: () => import("./screens/draft.js"),
   history: () => import("./screens/history.js"),
 };

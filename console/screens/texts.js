@@ -18,6 +18,19 @@ export const records = {
   nextAttempt: (at) => `The next attempt is at ${at}`,
 };
 
+export const lab = {
+  about: "What `weir bench run` has measured: the files in the folder of `admin.lab`.",
+  none: "No results yet", noneAdvice: "The folder of `admin.lab` has no results. `weir bench run` writes them.",
+  size: "Size", at: "Written", compare: "Compare", compared: "Two results compared",
+  more: (number) => `${number} older files are not listed.`, moreLines: (number) => `${number} more lines: use \`weir bench report\`.`,
+  verdicts: { valid: "Valid", warning: "Valid, with warnings", invalid: "Invalid" },
+  figures: "Figures", circumstances: "How it was measured", scenario: "Scenario", started: "Started", machine: "Machine", kernel: "Kernel", method: "Method",
+  quick: (method) => `${method} (quick)`, incomplete: "Not complete",
+  findings: "Findings", leftOut: "Left out", legend: "Marks", notTheSame: "Not the same",
+  nothingInCommon: "Nothing to compare", nothingInCommonAdvice: "The two results have no row, target and number of clients in common.",
+  against: (after, before) => [after, " against ", before],
+};
+
 export const settings = {
   workers: "Workers and clients", pools: "Connections to upstreams", upstream: "Upstream", endpoints: "Endpoints", size: "Idle connections", idle: "Idle for", requests: "Requests each",
   inFlight: "In flight", queue: "Waiting", noPools: "No upstreams", logs: "Log records", more: (number) => `and ${number} more`, about: "Numbers of connections are for each worker and endpoint.",

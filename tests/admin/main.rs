@@ -16,6 +16,7 @@ mod examples;
 mod file_mode;
 mod history;
 mod hostile_input;
+mod lab;
 mod listeners;
 mod mcp;
 mod membership;

@@ -111,6 +111,27 @@ impl Bench {
         api::admin_addr(&self.gateway)
     }
 
+    /// Panics if axe-core, which the page has loaded, finds something at one of these places, or one of them scrolls to the side: in
+    /// light and dark, wide and narrow.
+    #[track_caller]
+    pub(crate) fn check_accessible(&self, places: &[&str]) {
+        for (scheme, width) in [("light", 1280), ("dark", 1280), ("light", 360), ("dark", 360)] {
+            self.page.prefer(scheme);
+            self.page.resize(width, 800);
+            for place in places {
+                self.go(place);
+                let found = self.page.evaluate(
+                    "axe.run(document, { resultTypes: ['violations'] }).then((found) => found.violations.map((one) =>
+                        `${one.id}: ${one.nodes.map((node) => node.target.join(' ')).slice(0, 3).join(', ')}`).join('\\n'))",
+                );
+                assert_eq!(found, "", "{place} {scheme} {width}");
+                let scrolls =
+                    "document.querySelector('#content').scrollWidth > document.querySelector('#content').clientWidth";
+                assert_eq!(self.page.evaluate(scrolls), false, "{place} scrolls to the side at {width}");
+            }
+        }
+    }
+
     /// Panics if the page has complained of something, or has asked another host.
     #[track_caller]
     pub(crate) fn check_quiet(&self) {

@@ -9,6 +9,7 @@ mod bench;
 mod draft;
 mod forms;
 mod hostile;
+mod lab;
 mod log_in;
 #[path = "../plugins/oidc/server.rs"]
 #[expect(dead_code, reason = "tests of the plugin use the rest")]

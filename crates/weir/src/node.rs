@@ -9,6 +9,7 @@ mod health;
 mod http3;
 mod hubs;
 mod key_file;
+mod lab;
 mod listening;
 mod logs;
 mod metrics_export;

@@ -66,6 +66,8 @@ pub struct AdminParts {
     pub tokens: Option<AcceptedTokens>,
     /// The identity provider at which people log in.
     pub oidc: Option<OidcParts>,
+    /// Whether the node shows results of the lab.
+    pub has_lab: bool,
     /// Host names that requests may have, besides addresses and names of this machine.
     pub hosts: Vec<Box<str>>,
     /// Origins of web pages that may read responses (CORS).
@@ -136,6 +138,7 @@ impl AdminApi {
                 is_tls: parts.is_tls,
                 has_draft,
                 can_write_files,
+                has_lab: parts.has_lab,
                 mode,
                 node: parts.node,
             },
@@ -373,6 +376,7 @@ impl AdminHandlers {
             (["table", list], &Method::GET) => table::answer(&self.context, request, list).await,
             (["explain"], &Method::POST) => explain::answer(&self.context, request),
             (["draft", rest @ ..], _) => draft::answer(&self.context, request, rest).await,
+            (["lab"] | ["lab", _], &Method::GET) => self.lab(request).await,
             (["settings"], &Method::GET) => settings::answer(&self.context, request),
             (["trace"], &Method::POST) => trace::answer(&*self.pages, request).await,
             (["explain" | "trace"], method) => Ok(answer::other_method(method, "POST")),
@@ -382,6 +386,20 @@ impl AdminHandlers {
             _ => Ok(hubs::no_such_path()),
         };
         answered.unwrap_or_else(|refused| *refused)
+    }
+
+    /// The results of the lab, one of them, or what differs in another one.
+    async fn lab(&self, request: &AdminRequest) -> Refused<AdminResponse> {
+        request.caller.needs_all("the results of the lab")?;
+        let name = request.path.get(1).cloned();
+        let other = request.query.get("with").map(str::to_owned);
+        match self.pages.lab(name, other) {
+            Some(answering) => Ok(answering.await),
+            None => {
+                let problem = "this node shows no results of the lab; configure `admin.lab`";
+                Ok(answer::json_of(StatusCode::NOT_FOUND, &json!({ "error_msg": problem })))
+            }
+        }
     }
 
     /// A page about the node, or a stream, which the node opens.
@@ -437,6 +455,8 @@ fn is_page(path: &[&str]) -> bool {
         path,
         ["status" | "policies" | "records" | "metrics" | "certificates" | "tail" | "events" | "settings"]
             | ["metrics", "history"]
+            | ["lab"]
+            | ["lab", _]
     )
 }
 

@@ -70,6 +70,8 @@ pub(super) struct LogIns {
     pub(super) has_draft: bool,
     /// Whether the API may write these files.
     pub(super) can_write_files: bool,
+    /// Whether the node shows results of the lab.
+    pub(super) has_lab: bool,
     pub(super) mode: AdminMode,
     pub(super) node: NodeIdentity,
 }
@@ -327,6 +329,7 @@ impl LogIns {
             "can_tail": role != AdminRole::Viewer && has_all,
             "can_draft": has_all && role == AdminRole::Admin && self.has_draft,
             "can_write_files": has_all && role == AdminRole::Admin && self.can_write_files,
+            "can_lab": has_all && self.has_lab,
             "can_rollback": role == AdminRole::Admin && self.mode.is_writable(),
             "features": FEATURES,
         })

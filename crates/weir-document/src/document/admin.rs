@@ -47,6 +47,8 @@ pub struct AdminSettings {
     pub shows_file: bool,
     /// Whether the API may write the file and those that it includes.
     pub draft: Option<DraftRight>,
+    /// The directory with results of the lab that the console shows; a relative path starts at the directory of the configuration.
+    pub lab: Option<PathBuf>,
 }
 
 /// Where the Admin API listens.
@@ -133,6 +135,9 @@ keys! {
     /// Lets admins read the file, and those that it includes, as texts, and change them in a draft; with `write`, write them, too
     /// (`store: file` only). They are trusted as the owner of these files is.
     draft: Words<DraftRight> = words(DRAFTS), own(), only_if("store", &["file"]), absent("no draft"), guide("admin-api.md#the-draft");
+    /// The directory with results of `weir bench run` that the console shows. Every role without `scopes` can read them.
+    lab: WrittenPath = written(WrittenName::Directory), own(), absent("none"), example("bench-results"),
+        guide("console.md#results-of-the-lab");
 }
 
 /// What admins may do with the files that resources stand in.
@@ -229,6 +234,7 @@ pub(super) fn read(fields: &MapReader) -> Option<AdminSettings> {
         console: fields.value(&ADMIN.console),
         shows_file: fields.read(&ADMIN.store).unwrap_or(false),
         draft: fields.read(&ADMIN.draft),
+        lab: fields.read(&ADMIN.lab).map(|path| path.into_string().into()),
     };
     if let (Some(at), Some(oidc)) = (fields.get(&ADMIN.oidc), &admin.oidc) {
         let address = ConsoleAddress {

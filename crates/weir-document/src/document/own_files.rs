@@ -81,6 +81,7 @@ impl NodeSettings {
                 console: _,
                 shows_file: _,
                 draft: _,
+                lab: _,
             } = admin;
             private.extend(audit.clone());
             if let AdminAddress::Unix(socket) = listen {

@@ -37,6 +37,7 @@ use weir_telemetry::process;
 
 use super::figures::{FigureThread, Figures};
 use super::key_file;
+use super::lab::LabFolder;
 use super::listening::ClientListeners;
 use super::server::bounds::ServerBounds;
 use super::server::{
@@ -145,15 +146,13 @@ pub(super) fn start(
     let figures = admin.console.then(|| Figures::start(Arc::clone(&resources.state))).transpose();
     let figures = figures.map_err(|error| failed(format!("the thread of figures cannot be started: {error}")))?;
     let (figures, figure_thread) = figures.unzip();
-    let pages =
-        OwnPages { state: resources.state, figures: figures.clone(), traces: OwnTraces::new(resources.listeners) };
+    let lab = admin.lab.as_ref().map(|folder| LabFolder::new(beside.join(folder)));
+    let traces = OwnTraces::new(resources.listeners);
+    let pages = OwnPages { state: resources.state, figures: figures.clone(), traces, lab };
     let gateway = Arc::downgrade(gateway);
     let api = AdminApi::new(AdminParts {
         live: resources.live,
-        draft: admin
-            .draft
-            .filter(|_| resources.files.is_some())
-            .map(|right| DraftFiles::new(file, right == DraftRight::Write)),
+        draft: resources.files.as_ref().and(draft(admin, file)),
         files: resources.files,
         hubs: resources.hubs,
         writer: resources.writer,
@@ -161,6 +160,7 @@ pub(super) fn start(
         keys: AdminKeys::new(keys),
         tokens,
         oidc,
+        has_lab: admin.lab.is_some(),
         hosts: admin.hosts.clone(),
         origins: admin.origins.clone(),
         mode: mode(settings),
@@ -327,6 +327,11 @@ fn keys(
     say!("the key of the Admin API is in {}", path.display());
     keys.push(generated_key(&key));
     Ok((keys, Some(path.display().to_string())))
+}
+
+/// The files that resources stand in, if admins may change them.
+fn draft(admin: &AdminSettings, file: &Path) -> Option<DraftFiles> {
+    admin.draft.map(|right| DraftFiles::new(file, right == DraftRight::Write))
 }
 
 fn mode(settings: &NodeSettings) -> AdminMode {

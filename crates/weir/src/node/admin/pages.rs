@@ -9,6 +9,7 @@ use weir_control::admin::{NodePage, NodePages, NodeStream, SentRequest, TracedRe
 
 use super::trace::OwnTraces;
 use crate::node::figures::{FigureRange, Figures};
+use crate::node::lab::LabFolder;
 use crate::node::state::NodeState;
 use crate::node::{status, tail};
 
@@ -18,6 +19,8 @@ pub(super) struct OwnPages {
     /// `None` without the console.
     pub figures: Option<Arc<Figures>>,
     pub traces: OwnTraces,
+    /// The results of the lab, if the node shows some.
+    pub lab: Option<LabFolder>,
 }
 
 impl NodePages for OwnPages {
@@ -39,6 +42,11 @@ impl NodePages for OwnPages {
 
     fn send(&self, request: TracedRequest) -> SentRequest<'_> {
         Box::pin(self.traces.send(request))
+    }
+
+    fn lab(&self, name: Option<String>, other: Option<String>) -> Option<SentRequest<'_>> {
+        let lab = self.lab.as_ref()?;
+        Some(Box::pin(lab.answer(name, other)))
     }
 }
 
