@@ -19,6 +19,7 @@ export const MENU = [
   fixed("streaming", "w", "operate"),
   fixed("records", "d", "operate"),
   fixed("nodes", "n", "operate"),
+  fixed("environments", "e", "operate", () => session.value.can_environments),
   fixed("history", "h", "operate", stored),
   fixed("lab", "a", "operate", () => session.value.can_lab),
 ];
@@ -31,6 +32,7 @@ const SCREENS = {
   streaming: () => import("./screens/streaming.js"),
   records: () => import("./screens/records.js"),
   nodes: () => import("./screens/nodes.js"),
+  environments: () => import("./screens/environments.js"),
   lab: () => import("./screens/lab.js"),
   draft: () => import("./screens/draft.js"),
   history: () => import("./screens/history.js"),

@@ -36,7 +36,7 @@ export const t = {
   groups: { watch: "Observe", configure: "Configure", operate: "Operate" },
   screens: {
     overview: "Overview", explain: "Explain", price: "Price", live: "Live requests", history: "History", streaming: "Streaming",
-    records: "Records", nodes: "Nodes", lab: "Lab", draft: "Draft",
+    records: "Records", nodes: "Nodes", environments: "Environments", lab: "Lab", draft: "Draft",
   },
   kinds: {
     routes: { one: "Route", many: "Routes", about: "A route takes requests by host, path and method, and sends them to an upstream." },

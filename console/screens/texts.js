@@ -31,6 +31,18 @@ export const lab = {
   against: (after, before) => [after, " against ", before],
 };
 
+export const environments = {
+  about: "Other nodes whose resources are compared with those here. Secrets are not compared.",
+  answers: "answers", silent: "no answer", address: "Address", version: "Version", revision: "Revision", role: "Role of the key", compare: "Compare",
+  actions: { created: "only here", deleted: "only there", changed: "differs" },
+  summary: (differing, equal, revision, own) => `${differing === "1" ? "1 resource differs" : `${differing} resources differ`}, ${equal} are equal. There: revision ${revision}; here: revision ${own}.`,
+  differences: "Differences", same: "No difference", sameAdvice: (equal) => `${equal} resources are the same here and there.`,
+  large: "too large to be shown", more: (number) => `${number} more differences are not listed.`,
+  noneOf: "Select none", check: (number) => (number ? `Check ${number}` : "Check"), promote: (number) => `Promote ${number}`, promoteKey: "check, then promote",
+  would: (name, number) => (number === 1 ? `${name} would accept this change` : `${name} would accept these ${number} changes`),
+  promoted: (number, name, revision) => `${number === 1 ? `1 resource of ${name} is` : `${number} resources of ${name} are`} as here now, in its revision ${revision}`,
+};
+
 export const settings = {
   workers: "Workers and clients", pools: "Connections to upstreams", upstream: "Upstream", endpoints: "Endpoints", size: "Idle connections", idle: "Idle for", requests: "Requests each",
   inFlight: "In flight", queue: "Waiting", noPools: "No upstreams", logs: "Log records", more: (number) => `and ${number} more`, about: "Numbers of connections are for each worker and endpoint.",

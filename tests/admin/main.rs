@@ -10,6 +10,7 @@ mod console;
 mod draft;
 mod durability;
 mod encryption;
+mod environments;
 mod equality;
 mod etcd;
 mod examples;

@@ -7,6 +7,7 @@
 mod api;
 mod bench;
 mod draft;
+mod environments;
 mod forms;
 mod hostile;
 mod lab;

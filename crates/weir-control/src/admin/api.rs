@@ -18,6 +18,7 @@ use tokio::time::sleep;
 use super::answer::{self, AdminResponse, Refused, json_of, text};
 use super::audit::{AuditSink, AuditedCaller, AuditedRequest};
 use super::context::{AdminContext, MOST_WAITS, ServedRevisions, StandaloneResources, check_wait};
+use super::environments::{EnvironmentParts, Environments};
 use super::host::{RequestHost, shorten};
 use super::identity::{AdminMode, NodeIdentity, host_of, is_own_name};
 use super::keys::{AdminKeys, Caller, KeyFault, bearer};
@@ -32,7 +33,8 @@ use super::request::{
 };
 use super::tokens::AcceptedTokens;
 use super::{
-    configs, draft, explain, file_mode, history, hubs, kinds, nodes, plugins, resources, settings, table, trace, validate,
+    configs, draft, environments, explain, file_mode, history, hubs, kinds, nodes, plugins, resources, settings, table,
+    trace, validate,
 };
 use crate::document::{AdminKey, AdminRole};
 use crate::hubs::Hubs;
@@ -66,6 +68,8 @@ pub struct AdminParts {
     pub tokens: Option<AcceptedTokens>,
     /// The identity provider at which people log in.
     pub oidc: Option<OidcParts>,
+    /// Other environments that the resources are compared with.
+    pub environments: Option<EnvironmentParts>,
     /// Whether the node shows results of the lab.
     pub has_lab: bool,
     /// Host names that requests may have, besides addresses and names of this machine.
@@ -107,6 +111,7 @@ struct AdminHandlers {
     context: AdminContext,
     hubs: Arc<Hubs>,
     pages: Arc<dyn NodePages>,
+    environments: Option<Environments>,
     mode: AdminMode,
 }
 
@@ -123,7 +128,9 @@ impl AdminApi {
         let has_draft = draft.is_some();
         let can_write_files = draft.as_ref().is_some_and(DraftFiles::may_write);
         let context = AdminContext { live, files, draft, writer, checker, served: parts.served, standalone, waits };
-        let handlers = Arc::new(AdminHandlers { context, hubs, pages: parts.pages, mode });
+        let environments = parts.environments.map(|other| Environments::new(other, parts.node.name.clone()));
+        let has_environments = environments.is_some();
+        let handlers = Arc::new(AdminHandlers { context, hubs, pages: parts.pages, environments, mode });
         Ok(AdminApi {
             handlers,
             lanes: RequestLanes::start()?,
@@ -139,6 +146,7 @@ impl AdminApi {
                 has_draft,
                 can_write_files,
                 has_lab: parts.has_lab,
+                has_environments,
                 mode,
                 node: parts.node,
             },
@@ -376,6 +384,9 @@ impl AdminHandlers {
             (["table", list], &Method::GET) => table::answer(&self.context, request, list).await,
             (["explain"], &Method::POST) => explain::answer(&self.context, request),
             (["draft", rest @ ..], _) => draft::answer(&self.context, request, rest).await,
+            (["environments", rest @ ..], _) => {
+                environments::answer(&self.context, self.environments.as_ref(), request, rest).await
+            }
             (["lab"] | ["lab", _], &Method::GET) => self.lab(request).await,
             (["settings"], &Method::GET) => settings::answer(&self.context, request),
             (["trace"], &Method::POST) => trace::answer(&*self.pages, request).await,
@@ -466,7 +477,9 @@ fn least_role(method: &Method, path: &[String], mode: AdminMode) -> AdminRole {
     match (*method == Method::GET, path.first().map(String::as_str)) {
         // The files have the keys of the Admin API, and secrets that other roles may not see.
         (_, Some("draft")) => AdminRole::Admin,
-        (true, Some("tail")) => AdminRole::Editor,
+        (true, Some("tail" | "environments")) => AdminRole::Editor,
+        // With the key of this node, which may do more there than the caller may.
+        (false, Some("environments")) => AdminRole::Admin,
         (true, _) => AdminRole::Viewer,
         (false, _) if is_check(path) => AdminRole::Viewer,
         (false, Some("trace")) if !mode.is_writable() => AdminRole::Admin,

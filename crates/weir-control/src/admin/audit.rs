@@ -51,6 +51,21 @@ pub(super) struct AuditedFiles {
     pub(super) settings: Vec<String>,
 }
 
+/// What was changed in another environment, or in a dry run would have been, passed in an extension of the response.
+#[derive(Clone, Debug)]
+pub(super) struct AuditedPromotion {
+    pub(super) environment: String,
+    /// The keys of the resources.
+    pub(super) keys: Vec<String>,
+}
+
+impl AuditedPromotion {
+    fn tell(self, line: &mut Value) {
+        line["environment"] = self.environment.into();
+        line["keys"] = self.keys.into();
+    }
+}
+
 /// Passes the files of a change on for the audit log.
 pub(super) fn audit_files(answer: &mut AdminResponse, files: AuditedFiles) {
     answer.extensions_mut().insert(files);
@@ -150,6 +165,9 @@ impl AuditedRequest {
                 false => not_written.iter().map(|name| &**name).collect(),
             };
             line["settings"] = settings.into();
+        }
+        if let Some(promotion) = answer.extensions_mut().remove::<AuditedPromotion>() {
+            promotion.tell(&mut line);
         }
         if let Value::Object(members) = &mut line {
             members.retain(|_, value| !value.is_null());

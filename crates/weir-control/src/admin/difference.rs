@@ -47,6 +47,13 @@ pub fn masked_members(list: &str, before: Option<&WrittenResource>, after: Optio
     members_as_shown(values, [before.map(shown), after.map(shown)])
 }
 
+/// The members in which two resources differ that are as they may be shown.
+pub(super) fn members_of_shown(before: Option<&Value>, after: Option<&Value>) -> Vec<Value> {
+    let mut members = Vec::new();
+    compare("", before, after, &mut members);
+    members
+}
+
 /// The members in which two versions of a resource differ.
 fn members(list: &str, before: Option<&Value>, after: Option<&Value>) -> Vec<Value> {
     let shown = |value: Option<&Value>| {

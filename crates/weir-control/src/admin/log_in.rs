@@ -72,6 +72,8 @@ pub(super) struct LogIns {
     pub(super) can_write_files: bool,
     /// Whether the node shows results of the lab.
     pub(super) has_lab: bool,
+    /// Whether the node knows other environments.
+    pub(super) has_environments: bool,
     pub(super) mode: AdminMode,
     pub(super) node: NodeIdentity,
 }
@@ -330,6 +332,7 @@ impl LogIns {
             "can_draft": has_all && role == AdminRole::Admin && self.has_draft,
             "can_write_files": has_all && role == AdminRole::Admin && self.can_write_files,
             "can_lab": has_all && self.has_lab,
+            "can_environments": has_all && role != AdminRole::Viewer && self.has_environments,
             "can_rollback": role == AdminRole::Admin && self.mode.is_writable(),
             "features": FEATURES,
         })

@@ -10,11 +10,12 @@ use serde_json::{Value, json};
 use weir_plugin::WrittenName;
 
 use super::admin_access::{self, AdminRole, AdminScope, AdminTokens, ROLES, SCOPES, TOKENS};
+use super::admin_environments::{self, AdminEnvironment, ENVIRONMENT};
 use super::admin_oidc::{self, AdminOidc, ConsoleAddress, OIDC};
 use super::reference_text::literal_secret;
 use crate::keys;
 use crate::keys::kinds::{
-    Custom, DistinctList, Flag, List, Or, ParsedText, SubMap, Text, Words, WrittenPath, any_text, custom, flag,
+    Custom, DistinctList, Flag, List, Or, ParsedText, SubMap, Text, Words, WrittenPath, any_text, custom, flag, list,
     section, set, text, words, written,
 };
 use crate::keys::schema::Definitions;
@@ -49,6 +50,8 @@ pub struct AdminSettings {
     pub draft: Option<DraftRight>,
     /// The directory with results of the lab that the console shows; a relative path starts at the directory of the configuration.
     pub lab: Option<PathBuf>,
+    /// Other nodes whose resources the console compares with those of this one.
+    pub environments: Vec<AdminEnvironment>,
 }
 
 /// Where the Admin API listens.
@@ -138,6 +141,10 @@ keys! {
     /// The directory with results of `weir bench run` that the console shows. Every role without `scopes` can read them.
     lab: WrittenPath = written(WrittenName::Directory), own(), absent("none"), example("bench-results"),
         guide("console.md#results-of-the-lab");
+    /// Other nodes, such as that of production, whose resources the console compares with those of this node.
+    environments: List<SubMap<AdminEnvironment>> = list(section(&ENVIRONMENT, admin_environments::read)), own(), absent("none"),
+        example("[{ name: production, url: 'https://gateway.example:9180', key: '${{PRODUCTION_KEY}}' }]"),
+        guide("console.md#other-environments");
 }
 
 /// What admins may do with the files that resources stand in.
@@ -235,7 +242,11 @@ pub(super) fn read(fields: &MapReader) -> Option<AdminSettings> {
         shows_file: fields.read(&ADMIN.store).unwrap_or(false),
         draft: fields.read(&ADMIN.draft),
         lab: fields.read(&ADMIN.lab).map(|path| path.into_string().into()),
+        environments: fields.read(&ADMIN.environments).unwrap_or_default(),
     };
+    if let Some(at) = fields.get(&ADMIN.environments) {
+        admin_environments::check(&at, &admin.environments);
+    }
     if let (Some(at), Some(oidc)) = (fields.get(&ADMIN.oidc), &admin.oidc) {
         let address = ConsoleAddress {
             is_socket: matches!(admin.listen, AdminAddress::Unix(_)),

@@ -82,6 +82,7 @@ impl NodeSettings {
                 shows_file: _,
                 draft: _,
                 lab: _,
+                environments: _,
             } = admin;
             private.extend(audit.clone());
             if let AdminAddress::Unix(socket) = listen {

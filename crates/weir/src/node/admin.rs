@@ -25,11 +25,13 @@ use tokio::task::spawn_blocking;
 use tokio_rustls::TlsAcceptor;
 use weir_control::Hubs;
 use weir_control::admin::{
-    AdminApi, AdminKeys, AdminMode, AdminParts, AdminPeer, AuditSink, BodyFault, HasRoom, NodeIdentity, OpenedStream,
-    PresentClient, RequestHost, ShortAnswer, TakenRoom, WaitForRoom, generated_key,
+    AdminApi, AdminKeys, AdminMode, AdminParts, AdminPeer, AuditSink, BodyFault, EnvironmentParts, HasRoom,
+    NodeIdentity, OpenedStream, PresentClient, RequestHost, ShortAnswer, TakenRoom, WaitForRoom, generated_key,
 };
 use weir_control::document::{AdminAddress, AdminKey, AdminSettings, AdminTls, DraftRight, NodeSettings, StoreKind};
-use weir_control::stores::{DraftFiles, FileResources, LiveResources, ResourceChecker, ResourceWriter, data_directory};
+use weir_control::stores::{
+    DraftFiles, FileAccess, FileResources, LiveResources, ResourceChecker, ResourceWriter, data_directory, http_client,
+};
 use weir_gateway::DataPlane;
 use weir_net::tls::{self, ClientDemand, ClientTerms, Server, ServerTerms, Versions};
 use weir_telemetry::log_file::LineSender;
@@ -149,6 +151,7 @@ pub(super) fn start(
     let lab = admin.lab.as_ref().map(|folder| LabFolder::new(beside.join(folder)));
     let traces = OwnTraces::new(resources.listeners);
     let pages = OwnPages { state: resources.state, figures: figures.clone(), traces, lab };
+    let environments = environments(admin, settings, beside).map_err(failed)?;
     let gateway = Arc::downgrade(gateway);
     let api = AdminApi::new(AdminParts {
         live: resources.live,
@@ -160,6 +163,7 @@ pub(super) fn start(
         keys: AdminKeys::new(keys),
         tokens,
         oidc,
+        environments,
         has_lab: admin.lab.is_some(),
         hosts: admin.hosts.clone(),
         origins: admin.origins.clone(),
@@ -332,6 +336,20 @@ fn keys(
 /// The files that resources stand in, if admins may change them.
 fn draft(admin: &AdminSettings, file: &Path) -> Option<DraftFiles> {
     admin.draft.map(|right| DraftFiles::new(file, right == DraftRight::Write))
+}
+
+/// The other environments, with the client that asks them; `None` if there are none. No request is sent yet.
+fn environments(
+    admin: &AdminSettings,
+    settings: &NodeSettings,
+    beside: &Path,
+) -> Result<Option<EnvironmentParts>, String> {
+    if admin.environments.is_empty() {
+        return Ok(None);
+    }
+    let client = http_client(settings, beside, &FileAccess::limited());
+    let client = client.map_err(|stall| format!("ssl_trusted_certificate cannot be read: {stall}"))?;
+    Ok(Some(EnvironmentParts { settings: admin.environments.clone(), client }))
 }
 
 fn mode(settings: &NodeSettings) -> AdminMode {
