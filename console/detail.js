@@ -1,6 +1,7 @@
 // The page of one resource: a form, the same as text, its history; what has changed, and what the node says about it.
 
 import { session } from "./api.js";
+import { datesCompared } from "./certificate.js";
 import { check, create, placeIn, readOne, removeAll, save, undone } from "./changes.js";
 import { diff } from "./diff.js";
 import { editable, pointer, pretty, put, same } from "./document.js";
@@ -336,6 +337,7 @@ class Page {
       ${this.#refused.value && !diagnostics.length ? problem(this.#refused.value) : nothing}
       ${diagnostics.length ? html`<section><h2>${t.problems(diagnostics.length)}</h2><ul class="findings bad">${diagnostics.map(diagnostic)}</ul></section>` : nothing}
       ${warnings.length ? html`<section><h2>${t.warnings}</h2><ul class="findings warn">${warnings.map((one) => diagnostic(typeof one === "string" ? { problem: one } : one))}</ul></section>` : nothing}
+      ${this.#kind.list === "ssls" ? datesCompared(this.#base.value.cert, this.#document.value.cert) : nothing}
       <section><h2>${t.changes}</h2>${dirty ? diff(this.#entry.value ? this.#base.value : undefined, this.#document.value) : html`<p class="muted">${this.#mayWrite() ? t.noChanges : nothing}</p>`}</section>`;
   }
 

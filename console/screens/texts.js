@@ -47,3 +47,8 @@ export const settings = {
   workers: "Workers and clients", pools: "Connections to upstreams", upstream: "Upstream", endpoints: "Endpoints", size: "Idle connections", idle: "Idle for", requests: "Requests each",
   inFlight: "In flight", queue: "Waiting", noPools: "No upstreams", logs: "Log records", more: (number) => `and ${number} more`, about: "Numbers of connections are for each worker and endpoint.",
 };
+
+export const certificate = {
+  validity: "Validity", saved: "As saved", edited: "As edited", dates: (from, until) => `${from} to ${until}`,
+  ended: "has ended", notYet: "is not valid yet", earlier: "ends earlier than the one it replaces", unreadable: "not a certificate in PEM",
+};
