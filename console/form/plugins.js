@@ -6,6 +6,9 @@ import { t } from "../texts.js";
 import { html, nothing } from "../vendor/ui.js";
 import { picker } from "./picker.js";
 
+/** What a plugin begins with, where its options alone say too little: a small share for one upstream, the rest for that of the route. */
+const STARTS = { "traffic-split": { rules: [{ weighted_upstreams: [{ upstream_id: "", weight: 5 }, { weight: 95 }] }] } };
+
 export function pluginsControl({ value, path, id }, context) {
   const map = value ?? {};
   const names = Object.keys(map).sort((one, other) => (context.plugins[other]?.priority ?? 0) - (context.plugins[one]?.priority ?? 0));
@@ -15,7 +18,7 @@ export function pluginsControl({ value, path, id }, context) {
     ${picker({
       id: "add-plugin", label: t.addPlugin, key: "p", search: t.findPlugin,
       options: absent.map(([name, plugin]) => ({ name, about: plugin.schema?.description ?? "" })),
-      onPick: (name) => context.set([...path, name], {}),
+      onPick: (name) => context.set([...path, name], STARTS[name] ?? {}),
     })}</div>`;
 }
 

@@ -56,7 +56,7 @@ struct ShareOptions {
     upstream: Option<Value>,
     /// The id of an upstream.
     #[expect(dead_code, reason = "read by the compiler of the document, which knows all upstreams")]
-    #[schemars(extend("x-weir-reaches" = "server"))]
+    #[schemars(extend("type" = ["string", "integer", "null"], "x-weir-reaches" = "server", "x-weir-reference" = "upstreams"))]
     upstream_id: Option<Value>,
     /// The weight relative to the other entries; 0 means no requests.
     #[serde(default = "default_weight")]
