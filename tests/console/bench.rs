@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use weir_testkit::{Answer, BrowserPage, Gateway, Origin, skipped};
+use serde_json::{Map, Value};
+use weir_testkit::{Answer, BrowserPage, Gateway, Origin, Program, TempDir, free_port, skipped};
 
 use crate::api::{self, Api};
 
@@ -39,6 +40,15 @@ pub(crate) struct Bench {
     pub page: BrowserPage,
     pub gateway: Gateway,
     pub origin: Origin,
+    /// Whether changes are made in a draft of files.
+    has_draft: bool,
+}
+
+/// An etcd, and another node that has its resources there.
+pub(crate) struct OtherNode {
+    pub other: Gateway,
+    _etcd: Program,
+    _data: [TempDir; 3],
 }
 
 impl Bench {
@@ -46,10 +56,60 @@ impl Bench {
     #[track_caller]
     pub(crate) fn start() -> Option<Bench> {
         let bench = Bench::logged_out(&api::file())?;
-        let mut admin = Api::of(&bench.gateway);
+        bench.fill();
+        bench.log_in(api::ADMIN);
+        Some(bench)
+    }
+
+    /// The same with the resources in an etcd, which another node shares.
+    #[track_caller]
+    pub(crate) fn on_etcd() -> Option<(OtherNode, Bench)> {
+        let page = BrowserPage::open()?;
+        let mut etcd = Program::find("etcd")?;
+        let data = [(); 3].map(|()| TempDir::in_memory());
+        let [client, peer] = [(); 2].map(|()| format!("http://127.0.0.1:{}", free_port()));
+        etcd.args(["--name", "one", "--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        etcd.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        etcd.args(["--initial-cluster", &format!("one={peer}")]).arg("--data-dir").arg(data[2].join("data"));
+        let etcd = Program::start(etcd, TempDir::new());
+        // A node waits until its store answers.
+        let [gateway, other] = [0, 1].map(|node: usize| {
+            let directory = data[node].path().display();
+            let file =
+                format!("{}data_dir: {directory}\nstore: {{ etcd: {{ hosts: [\"{client}\"] }} }}\n", api::file());
+            Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file)
+        });
+        let bench = Bench::of(page, gateway);
+        bench.fill();
+        bench.log_in(api::ADMIN);
+        Some((OtherNode { other, _etcd: etcd, _data: data }, bench))
+    }
+
+    /// The same with the resources in the file of the gateway, which the console may write.
+    #[track_caller]
+    pub(crate) fn in_files() -> Option<Bench> {
+        let page = BrowserPage::open()?;
+        let origin = backend();
+        let mut lists: Map<String, Value> = Map::new();
         for (key, value) in RESOURCES {
-            admin.put(key, &value.replace("ORIGIN", &bench.origin.addr().to_string()));
+            let (list, id) = key.split_once('/').expect("a list and an id");
+            let text = value.replace("ORIGIN", &origin.addr().to_string());
+            let mut value: Value = serde_json::from_str(&text).expect("JSON");
+            if list != "consumers" {
+                value["id"] = id.into();
+            }
+            let items = lists.entry(list).or_insert_with(|| Value::Array(Vec::new()));
+            items.as_array_mut().expect("a list").push(value);
         }
+        let mut file = api::file().replace("admin:\n", "admin:\n  store: file\n  draft: write\n");
+        for (list, items) in &lists {
+            file += &format!("{list}:\n");
+            for item in items.as_array().expect("a list") {
+                file += &format!("- {item}\n");
+            }
+        }
+        let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file);
+        let bench = Bench { origin, has_draft: true, ..Bench::of(page, gateway) };
         bench.log_in(api::ADMIN);
         Some(bench)
     }
@@ -58,15 +118,37 @@ impl Bench {
     #[track_caller]
     pub(crate) fn logged_out(file: &str) -> Option<Bench> {
         let page = BrowserPage::open()?;
-        let origin = Origin::serving(|request| match request.target.contains("slow") {
-            true => Answer::status(503, ""),
-            false => Answer::ok("{\"ok\": true}"),
-        });
-        let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(file);
+        Some(Bench::of(page, Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(file)))
+    }
+
+    /// The log-in page of a gateway's console.
+    #[track_caller]
+    pub(crate) fn of(page: BrowserPage, gateway: Gateway) -> Bench {
         let base = format!("http://{}/console/", api::admin_addr(&gateway));
         page.visit(&base);
         page.wait("the page of the log-in", "document.querySelector('#key')");
-        Some(Bench { page, gateway, origin })
+        Bench { page, gateway, origin: backend(), has_draft: false }
+    }
+
+    /// Makes the resources.
+    fn fill(&self) {
+        let mut admin = Api::of(&self.gateway);
+        for (key, value) in RESOURCES {
+            admin.put(key, &value.replace("ORIGIN", &self.origin.addr().to_string()));
+        }
+    }
+
+    /// Writes what is in the draft, if changes are made in one, and waits until it is served.
+    #[track_caller]
+    pub(crate) fn put_into_use(&self) {
+        if !self.has_draft || self.page.evaluate("document.querySelector('.top a[href=\"#/draft\"]') === null") == true
+        {
+            return;
+        }
+        self.go("#/draft");
+        self.wait_text("The node would accept this.");
+        self.page.press("Ctrl+Enter");
+        self.wait_text("Written, and served");
     }
 
     #[track_caller]
@@ -146,6 +228,14 @@ impl Bench {
             .collect();
         assert!(others.is_empty(), "{others:#?}");
     }
+}
+
+/// A server for the upstreams, which fails where it is asked for something slow.
+fn backend() -> Origin {
+    Origin::serving(|request| match request.target.contains("slow") {
+        true => Answer::status(503, ""),
+        false => Answer::ok("{\"ok\": true}"),
+    })
 }
 
 /// The source of axe-core; `None`, with a line that reports the test as skipped, if it is not installed.

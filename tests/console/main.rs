@@ -1,5 +1,5 @@
 //! The console in a browser, on a whole gateway. `screens` opens all of them, `draft` is for resources in files, `tasks` does what a first day asks for, by pointer and by
-//! keys, `pictures` makes those of the guide, `forms` holds the forms against the schemas, `hostile` has texts that try to be more, `log_in` is that at a provider, `rules` what can be said without a
+//! keys, `lab` and `environments` are screens that need more than a gateway, `pictures` makes those of the guide, `forms` holds the forms against the schemas, `hostile` has texts that try to be more, `log_in` is that at a provider, `rules` what can be said without a
 //! browser: contrast of colours, sizes. Without Chromium or axe-core, the tests are reported as skipped; `scripts/setup` installs
 //! both.
 
@@ -10,6 +10,9 @@ mod draft;
 mod environments;
 mod forms;
 mod hostile;
+#[path = "../hub/peers.rs"]
+#[expect(dead_code, reason = "the tests of the hub use the rest")]
+mod hub_peers;
 mod lab;
 mod log_in;
 #[path = "../plugins/oidc/server.rs"]
