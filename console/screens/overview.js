@@ -2,6 +2,7 @@
 
 import { call, has, revision, session } from "../api.js";
 import { validity } from "../columns.js";
+import { mayChange } from "../drafts.js";
 import { ago, bytes, number, span, time } from "../format.js";
 import { kindOf } from "../kinds.js";
 import { frame } from "../live.js";
@@ -144,7 +145,7 @@ function endpoints(status) {
 const endpointRow = (endpoint) => html`<li><i class="dot ${endpoint.up ? "good" : "bad"}"></i><span class="mono">${endpoint.name}</span>
   ${owner(endpoint.upstream)}
   ${endpoint.up ? nothing : badge(words.down, "bad")}
-  <span class="grow"></span>${endpoint.weight === 0 ? badge(words.drained) : session.value.can_write && !endpoint.upstream.includes("/")
+  <span class="grow"></span>${endpoint.weight === 0 ? badge(words.drained) : mayChange() && !endpoint.upstream.includes("/")
     ? html`<button class="quiet" title=${words.takeOutTitle(endpoint.name)} @click=${() => takeOut(endpoint)}>${words.takeOut}</button>` : nothing}</li>`;
 
 /** The resource with an upstream: `orders`, itself one, or `route/images`. */

@@ -417,6 +417,7 @@ fn change_endpoints(bench: &Bench) {
     bench.go("#/overview");
     bench.page.take_clicks();
     bench.page.click("button[title*='127.0.0.1:2 ']");
+    bench.wait_text("Saved orders");
     eventually_is(bench, "upstreams/orders", "/nodes/127.0.0.1:2", &json!(0));
     at_most(bench, 2);
 }
