@@ -163,11 +163,13 @@ fn promotions_that_are_not_allowed_are_told() {
 fn texts_from_variables_of_a_file_are_not_promoted() {
     let there = weir().start(&format!("{}  - {{ name: staging, key: {THERE}, role: admin }}\n", file()));
     let text = knowing(&format!("http://{}", admin_addr(&there)), ", promote: true")
-        .replace("admin:\n", "admin:\n  store: file\n");
+        .replace("admin:\n", "admin:\n  store: file\n  draft: read\n");
     let routes = "routes:\n- { id: own, uri: /a, desc: \"${{SECRET_OF_HERE}}\", upstream: { nodes: { \"127.0.0.1:1\": 1 } } }\n\
         - { id: plain, uri: /b, upstream: { nodes: { \"127.0.0.1:1\": 1 } } }\n";
     let here = weir().env("SECRET_OF_HERE", "s3cret").start(&(text + routes));
     let mut own = Api::of(&here);
+    let draft = own.get("/weir/v1/draft").to_string();
+    assert!(draft.contains("environments") && !draft.contains(THERE), "{draft}");
     let told = own.get("/weir/v1/environments/live");
     assert!(told["differing"] == 2 && !told.to_string().contains("s3cret"), "{told}");
     let mut promote = |key: &str| {

@@ -8,8 +8,10 @@ use weir_testkit::{BROWSER_DEADLINE, DEADLINE, eventually, eventually_some};
 use crate::api;
 use crate::bench::Bench;
 
-/// The steps, each under its heading in the page.
-const STEPS: &[(&str, fn(&Bench))] = &[
+/// A heading of the page, and what it tells to do.
+type TourStep = (&'static str, fn(&Bench));
+
+const STEPS: &[TourStep] = &[
     ("1. Log in", log_in),
     ("2. Publish the backend", publish),
     ("3. Watch requests", watch),
