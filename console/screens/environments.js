@@ -22,7 +22,7 @@ function all() {
   const card = (own) => html`<section><div class="title-row"><h2>${own.name}</h2>${badge(own.state ? words.answers : words.silent, own.state ? "good" : "bad")}</div>
     ${own.error_msg ? html`<p class="problem">${prose(own.error_msg)}</p>` : nothing}
     <dl class="pairs-list">${pair(words.address, own.url)}${own.state ? [pair(t.node, own.state.node), pair(words.version, own.state.version), pair(words.revision, own.state.revision), pair(words.role, own.state.role)] : nothing}</dl>
-    ${own.state ? html`<a class="button" href=${href("environments", own.name)}>${words.compare}</a>` : nothing}</section>`;
+    ${own.state ? html`<p class="note"><a class="button" href=${href("environments", own.name)}>${words.compare}</a></p>` : nothing}</section>`;
   return {
     title: t.screens.environments,
     view: () => html`${heading(t.screens.environments, nothing, html`<p class="muted">${words.about}</p>`)}
@@ -77,7 +77,7 @@ function one(name) {
     else check();
   };
 
-  const item = (change) => html`<li><div class="actions">${may() ? html`<label class="onoff"><input type="checkbox" aria-label=${t.select(change.key)} .checked=${chosen.value.has(change.key)} @change=${() => toggle(change.key)}></label>` : nothing}
+  const item = (change) => html`<li><div class="actions">${may() ? html`<label><input type="checkbox" aria-label=${t.select(change.key)} .checked=${chosen.value.has(change.key)} @change=${() => toggle(change.key)}></label>` : nothing}
       ${badge(words.actions[change.action], { created: "good", deleted: "bad" }[change.action])}</div>
     ${change.members ? changeView({ key: change.key, action: "", members: change.members }) : html`<p><span class="mono">${change.key}</span> <span class="muted">${words.large}</span></p>`}</li>`;
   const verdict = () => {

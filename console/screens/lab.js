@@ -79,7 +79,7 @@ function one(name) {
   result.load();
   const pair = (title, text) => html`<div><dt>${title}</dt><dd>${text}</dd></div>`;
   const body = (own) => html`
-    <p class="verdict ${own.verdict === "valid" ? "good" : ""}"><b>${words.verdicts[own.verdict]}</b> <span>${own.headline ?? nothing}</span></p>
+    <p class="verdict ${TONES[own.verdict]}"><b>${words.verdicts[own.verdict]}</b> <span>${own.headline ?? nothing}</span></p>
     <p>${prose(own.about)}</p>
     ${lines(words.figures, own)}
     <div class="cards"><section><h2>${words.circumstances}</h2><dl class="pairs-list">${pair(words.scenario, own.scenario)}${pair(words.started, own.started_at)}

@@ -36,8 +36,11 @@ fn a_result_is_found_with_its_table_and_its_verdict() {
     bench.settle("the results");
     let names = "[...document.querySelectorAll('weir-table .body a')].map((one) => one.textContent)";
     assert_eq!(bench.page.evaluate(names), serde_json::json!([NEWER, DRAIN, OLDER]), "the newest first");
-    bench.page.click(&format!("weir-table a[href='#/lab/{DRAIN}']"));
+    bench.page.click(&format!("weir-table a[href='#/lab/{NEWER}']"));
     bench.page.wait("the figures", "document.querySelectorAll('.wide-table tbody tr').length > 0");
+    // All of them, not as many as are left room for.
+    let clipped = "(() => { const table = document.querySelector('.wide-table'); return table.scrollHeight > table.clientHeight; })()";
+    assert_eq!(bench.page.evaluate(clipped), false);
     bench.page.wait("the verdict", "document.querySelector('.verdict b')?.textContent.includes('alid')");
     assert_eq!(bench.page.take_clicks(), 2);
     bench.check_quiet();

@@ -144,7 +144,10 @@ impl EnvironmentClient<'_> {
             .map_err(|error| self.fault(&error.to_string()))?;
         let idle = IdleConnections { max_per_origin: 1, ..IdleConnections::default() };
         let settings = CallSettings { timeout, max_content_bytes, idle, ..CallSettings::default() };
-        self.client.call(&url, request, &settings).await.map_err(|error| self.fault(&error.to_string()))
+        self.client
+            .call(&url, request, &settings)
+            .await
+            .map_err(|error| EnvironmentFault::of_gateway(format!("`{}`: {error}", shortened(&self.environment.name))))
     }
 
     /// The JSON of a response, or why the environment refuses.
