@@ -64,5 +64,5 @@ fn another_environment_is_compared_and_made_as_this_one() {
 fn environments_are_accessible() {
     let (Some(axe), Some((_other, bench))) = (axe(), start()) else { return };
     bench.page.evaluate(&axe);
-    bench.check_accessible(&["#/environments", "#/environments/live", "#/environments/none", "#/nodes"]);
+    bench.check_accessible(&["#/environments", "#/environments/live"]);
 }
