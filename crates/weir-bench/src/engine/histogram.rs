@@ -2,15 +2,26 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::io::Read as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use flate2::read::ZlibDecoder;
 use hdrhistogram::serialization::{Deserializer, Serializer as _, V2DeflateSerializer, V2Serializer};
 use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 
 /// The longest time a histogram holds; longer ones are recorded as this. One hour.
 pub const LONGEST_NS: u64 = 3_600_000_000_000;
+
+/// The most significant digits of a histogram that is read. With them, the largest one has less than 0.5 MB of counters.
+const MOST_DIGITS: u8 = 3;
+/// The most bytes of a V2 serialisation: those of the longest one with this many digits are fewer.
+const MOST_SERIALISED: usize = 1 << 20;
+/// The bytes before the counters in a V2 serialisation.
+const HEADER: usize = 40;
+/// How a compressed V2 serialisation begins.
+const COMPRESSED: [u8; 4] = 0x1c84_9314_u32.to_be_bytes();
 
 type Hdr = hdrhistogram::Histogram<u64>;
 
@@ -25,7 +36,7 @@ pub struct LatencyHistogram(HistogramForm);
 #[derive(Clone)]
 enum HistogramForm {
     Counting(Hdr),
-    /// In the V2 serialisation.
+    /// In the V2 serialisation, compressed if it was read like that: a file takes no more memory than it is long.
     Packed(Vec<u8>),
 }
 
@@ -137,9 +148,30 @@ fn empty() -> Hdr {
     Hdr::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are constants and valid")
 }
 
-/// Reads the V2 form, compressed or not.
-fn unpack(mut bytes: &[u8]) -> Result<Hdr, hdrhistogram::serialization::DeserializeError> {
-    let read: Hdr = Deserializer::new().deserialize(&mut bytes)?;
+/// Reads the V2 form, compressed or not. The lengths and bounds that it states are checked before memory is taken for them.
+fn unpack(bytes: &[u8]) -> Result<Hdr, String> {
+    let plain = match bytes.strip_prefix(&COMPRESSED) {
+        None => Cow::Borrowed(bytes),
+        // After the length of what follows.
+        Some(rest) => {
+            let mut plain = Vec::new();
+            let compressed = ZlibDecoder::new(rest.get(4..).unwrap_or_default());
+            compressed.take(MOST_SERIALISED as u64 + 1).read_to_end(&mut plain).map_err(|error| error.to_string())?;
+            Cow::Owned(plain)
+        }
+    };
+    let number =
+        |at: usize| plain.get(at..at + 4).map(|four| four.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)));
+    let (Some(length), Some(digits)) = (number(4), number(12)) else {
+        return Err("a histogram is too short".to_owned());
+    };
+    if plain.len() > MOST_SERIALISED || length > plain.len().saturating_sub(HEADER) {
+        return Err("a histogram is too large, or shorter than it says".to_owned());
+    }
+    if digits > usize::from(MOST_DIGITS) {
+        return Err(format!("a histogram has more than {MOST_DIGITS} significant digits"));
+    }
+    let read: Hdr = Deserializer::new().deserialize(&mut &*plain).map_err(|error| error.to_string())?;
     if (read.low(), read.high(), read.sigfig()) == (1, LONGEST_NS, 3) {
         return Ok(read);
     }
@@ -182,8 +214,8 @@ impl Serialize for LatencyHistogram {
 impl<'de> Deserialize<'de> for LatencyHistogram {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let bytes = STANDARD.decode(String::deserialize(deserializer)?).map_err(D::Error::custom)?;
-        let hdr = unpack(&bytes).map_err(D::Error::custom)?;
-        Ok(Self(HistogramForm::Counting(hdr)).packed())
+        unpack(&bytes).map_err(D::Error::custom)?;
+        Ok(Self(HistogramForm::Packed(bytes)))
     }
 }
 
@@ -211,6 +243,48 @@ mod tests {
         for bad in ["\"\"", "\"AAAA\"", "\"%%\"", "7"] {
             assert!(serde_json::from_str::<LatencyHistogram>(bad).is_err(), "{bad}");
         }
+    }
+
+    /// Histograms that state more than they have, and ones that take more memory than any of the lab.
+    #[test]
+    fn lengths_and_bounds_are_checked_before_memory_is_taken() {
+        let stated = |length: u32, digits: u32, counters: &[u8]| {
+            let mut bytes = 0x1c84_9313_u32.to_be_bytes().to_vec();
+            bytes.extend([length, 0, digits].iter().flat_map(|number| number.to_be_bytes()));
+            bytes.extend([1, LONGEST_NS].iter().flat_map(|number| number.to_be_bytes()));
+            bytes.extend(1.0_f64.to_be_bytes());
+            bytes.extend(counters);
+            bytes
+        };
+        let compressed = |plain: &[u8]| {
+            let mut packed = Vec::new();
+            flate2::read::ZlibEncoder::new(plain, flate2::Compression::best())
+                .read_to_end(&mut packed)
+                .expect("in memory");
+            let length = u32::try_from(packed.len()).expect("it is small");
+            [&COMPRESSED[..], &length.to_be_bytes(), &packed].concat()
+        };
+        let fault = |bytes: &[u8]| unpack(bytes).map(|hdr| hdr.len());
+        assert_eq!(fault(&stated(1, 3, &[2])), Ok(1), "one time of 1 ns or less");
+        assert_eq!(fault(&compressed(&stated(1, 3, &[2]))), Ok(1));
+        for bytes in [stated(u32::MAX, 3, &[2]), compressed(&stated(u32::MAX, 3, &[2]))] {
+            assert!(fault(&bytes).is_err_and(|error| error.contains("shorter than it says")));
+        }
+        let zeros = vec![0; MOST_SERIALISED + 1];
+        let large = compressed(&stated(u32::try_from(zeros.len()).expect("1 MiB"), 3, &zeros));
+        assert!(large.len() < 4_000 && fault(&large).is_err_and(|error| error.contains("too large")));
+        assert!(fault(&stated(1, 5, &[2])).is_err_and(|error| error.contains("significant digits")));
+    }
+
+    /// A file of many histograms takes no more memory than it is long.
+    #[test]
+    fn what_is_read_stays_compressed() {
+        let mut histogram = LatencyHistogram::new();
+        (1..=2_000).for_each(|ns| histogram.record(ns));
+        let text = serde_json::to_string(&histogram).expect("serialises");
+        let read: LatencyHistogram = serde_json::from_str(&text).expect("reads its own form");
+        assert!(matches!(&read.0, HistogramForm::Packed(bytes) if bytes.len() < text.len()));
+        assert_eq!(read, histogram);
     }
 
     #[test]
