@@ -107,7 +107,7 @@ fn promoting_makes_resources_as_they_are_here_and_says_who_did() {
     assert_eq!((tried.status, parsed(&tried)["changes"].as_array().map(Vec::len)), (200, Some(3)), "{}", tried.text());
     assert!(!tried.text().contains("s3cret"), "{}", tried.text());
     assert_eq!(other.ask("GET", "routes/new", "", "").status, 404, "it was only tried");
-    let made = own.ask("POST", "/weir/v1/environments/live/promote", "", &all);
+    let made = own.ask("POST", "/weir/v1/environments/live/promote", "X-Weir-Message: release 7\r\n", &all);
     assert_eq!(made.status, 200, "{}", made.text());
     assert_eq!(there.get("/a").text(), "here");
     assert_eq!(other.get("consumers/jack")["value"]["plugins"]["key-auth"]["key"], "s3cret");
@@ -116,7 +116,9 @@ fn promoting_makes_resources_as_they_are_here_and_says_who_did() {
     let last = other.get("history?count=1")["list"][0].clone();
     assert_eq!(last["author"]["name"], "staging");
     assert!(
-        last["author"]["message"].as_str().is_some_and(|message| message.starts_with("promoted by ann from ")),
+        last["author"]["message"]
+            .as_str()
+            .is_some_and(|message| message.starts_with("promoted by ann from ") && message.ends_with(": release 7")),
         "{last}"
     );
     let audited = || fs::read_to_string(here.directory().join("audit.log")).unwrap_or_default();
@@ -160,6 +162,98 @@ fn promotions_that_are_not_allowed_are_told() {
 }
 
 #[test]
+fn resources_that_expire_are_not_promoted_and_refusals_name_their_keys_in_the_audit_log() {
+    let (here, there) = two("admin", ", promote: true");
+    let mut own = Api::of(&here);
+    own.put("routes/short?ttl=600", ROUTE);
+    let told = own.get("/weir/v1/environments/live");
+    let body =
+        json!({ "keys": ["routes/short"], "own_revision": told["own_revision"], "if_revision": told["revision"] });
+    let refused = own.ask("POST", "/weir/v1/environments/live/promote", "", &body.to_string());
+    assert!(refused.status == 409 && refused.text().contains("expires here"), "{} {}", refused.status, refused.text());
+    assert_eq!(Api::of(&there).ask("GET", "routes/short", "", "").status, 404);
+    eventually("it is in the audit log", DEADLINE, || {
+        let audited = fs::read_to_string(here.directory().join("audit.log")).unwrap_or_default();
+        audited
+            .lines()
+            .any(|line| line.contains(r#""outcome":"refused""#) && line.contains(r#""keys":["routes/short"]"#))
+    });
+}
+
+/// The answer of the other node lists all members, so that it is longer than what is sent.
+#[test]
+fn a_large_promotion_is_made_and_told_as_made() {
+    let (here, there) = two("admin", ", promote: true");
+    let mut own = Api::of(&here);
+    let large = |letter: &str| ROUTE.replace("here", &letter.repeat(900 << 10));
+    let keys: Vec<String> = (0..6).map(|number| format!("routes/large-{number}")).collect();
+    for (number, key) in keys.iter().enumerate() {
+        let path = |text: String| text.replace("/a", &format!("/{number}"));
+        own.put(key, &path(large("n")));
+        Api::of(&there).put(key, &path(large("o")));
+    }
+    let told = own.get("/weir/v1/environments/live");
+    let body = json!({ "keys": keys, "own_revision": told["own_revision"], "if_revision": told["revision"] });
+    let made = own.ask("POST", "/weir/v1/environments/live/promote", "", &body.to_string());
+    assert_eq!(made.status, 200, "{:.300}", made.text());
+    assert!(made.text().len() > 8 << 20, "it tests nothing: {}", made.text().len());
+    assert_eq!(own.get("/weir/v1/environments/live")["differing"], 0);
+}
+
+#[test]
+fn a_change_of_which_no_answer_is_read_may_have_been_made() {
+    let there = Origin::serving(|_| Answer::ok("a text"));
+    let here = weir().start(&knowing(&format!("http://{}", there.addr()), ", promote: true"));
+    let mut own = Api::of(&here);
+    let body = json!({ "keys": ["routes/old"], "own_revision": 0, "if_revision": 0 }).to_string();
+    let lost = own.ask("POST", "/weir/v1/environments/live/promote", "", &body);
+    assert!(
+        lost.status == 502 && lost.text().contains("may have been made there, so compare again"),
+        "{}",
+        lost.text()
+    );
+    let tried = own.ask("POST", "/weir/v1/environments/live/promote?dry_run=true", "", &body);
+    assert!(tried.status == 502 && !tried.text().contains("may have been made"), "{}", tried.text());
+    eventually("it is in the audit log", DEADLINE, || {
+        let audited = fs::read_to_string(here.directory().join("audit.log")).unwrap_or_default();
+        audited.lines().any(|line| line.contains(r#""outcome":"failed""#) && line.contains(r#""keys":["routes/old"]"#))
+    });
+}
+
+#[test]
+fn credentials_are_counted_and_not_compared() {
+    let (here, _there) = two("viewer", "");
+    let mut own = Api::of(&here);
+    own.put("consumers/jack", r#"{"username": "jack"}"#);
+    own.put("consumers/jack/credentials/one", r#"{"plugins": {"key-auth": {"key": "s3cret-of-jack"}}}"#);
+    let told = own.get("/weir/v1/environments/live");
+    assert_eq!((&told["differing"], &told["list"][0]["credentials"]), (&json!(1), &json!(1)), "{told}");
+}
+
+/// A node whose resources are in files shows values of its variables to every role but a viewer.
+#[test]
+fn variables_of_another_node_are_not_shown() {
+    let routes = "routes:\n- { id: own, uri: /a, desc: \"${{SECRET_OF_THERE}}\", upstream: { nodes: { \"127.0.0.1:1\": 1 } } }\n";
+    let start = |role: &str| {
+        let keys = format!("{}  - {{ name: staging, key: {THERE}, role: {role} }}\n", file());
+        let text = keys.replace("admin:\n", "admin:\n  store: file\n") + routes;
+        let there = weir().env("SECRET_OF_THERE", "s3cret").start(&text);
+        let here = weir().start(&knowing(&format!("http://{}", admin_addr(&there)), ""));
+        let answer = Api::of(&here).ask("GET", "/weir/v1/environments/live", "", "");
+        (answer.status, answer.text())
+    };
+    for role in ["editor", "admin"] {
+        let (status, text) = start(role);
+        assert!(
+            status == 409 && text.contains("one of a viewer") && !text.contains("s3cret"),
+            "{role}: {status} {text}"
+        );
+    }
+    let (status, text) = start("viewer");
+    assert!(status == 200 && text.contains("routes/own") && !text.contains("s3cret"), "{status} {text}");
+}
+
+#[test]
 fn texts_from_variables_of_a_file_are_not_promoted() {
     let there = weir().start(&format!("{}  - {{ name: staging, key: {THERE}, role: admin }}\n", file()));
     let text = knowing(&format!("http://{}", admin_addr(&there)), ", promote: true")
@@ -172,6 +266,8 @@ fn texts_from_variables_of_a_file_are_not_promoted() {
     assert!(draft.contains("environments") && !draft.contains(THERE), "{draft}");
     let told = own.get("/weir/v1/environments/live");
     assert!(told["differing"] == 2 && !told.to_string().contains("s3cret"), "{told}");
+    // The number of another process may mean other resources.
+    assert!(told["own_revision"].is_string(), "{told}");
     let mut promote = |key: &str| {
         let body = json!({ "keys": [key], "own_revision": told["own_revision"], "if_revision": told["revision"] });
         own.ask("POST", "/weir/v1/environments/live/promote", "", &body.to_string())
@@ -201,20 +297,44 @@ fn an_environment_that_is_no_node_or_not_there_is_told_and_gets_no_key_elsewhere
     assert!(answer.status == 502 && answer.text().contains("has answered what is not read"), "{}", answer.text());
 }
 
-/// Requests of the same role are answered while an environment does not answer.
+/// Requests of the same role are answered while an environment does not answer, also comparisons with others.
 #[test]
 fn an_environment_that_hangs_delays_no_other_request() {
     let hanging = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = hanging.local_addr().expect("it is bound");
-    let here = weir().start(&knowing(&format!("http://{address}"), ""));
+    let there = weir().start(&format!("{}  - {{ name: staging, key: {THERE}, role: viewer }}\n", file()));
+    let other = format!("  - {{ name: other, url: 'http://{}', key: {THERE} }}\n", admin_addr(&there));
+    let here = weir().start(&(knowing(&format!("http://{address}"), "") + &other));
     thread::scope(|scope| {
         let asking = scope.spawn(|| Api::of(&here).ask("GET", "/weir/v1/environments/live", "", "").status);
         // The connection is there, so the request is being made.
         let (held, _) = hanging.accept().expect("the node connects");
-        assert_eq!(Api::of(&here).get("routes")["total"], 0);
+        let mut own = Api::of(&here);
+        own.put("routes/r", ROUTE);
+        assert_eq!(own.get("routes")["total"], 1);
+        assert_eq!(own.get("/weir/v1/environments/other")["differing"], 1);
+        assert!(!asking.is_finished(), "it has tested nothing");
         // Nor is it connected to again.
         drop(hanging);
         drop(held);
         assert_eq!(asking.join().expect("it does not panic"), 502);
     });
+}
+
+/// However many ask at once, they share what an environment says about itself, or that it says nothing.
+#[test]
+fn many_that_ask_at_once_make_few_connections() {
+    const MANY: usize = 12;
+    let hanging = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = hanging.local_addr().expect("it is bound");
+    let here = weir().start(&knowing(&format!("http://{address}"), ""));
+    thread::scope(|scope| {
+        let ask = || Api::of(&here).ask("GET", "/weir/v1/environments", "", "").status;
+        let asking: Vec<_> = (0..MANY).map(|_| scope.spawn(ask)).collect();
+        assert!(asking.into_iter().all(|one| one.join().expect("it does not panic") == 200));
+    });
+    // They are kept here, also those that the node has closed.
+    hanging.set_nonblocking(true).expect("a socket");
+    let connections = std::iter::from_fn(|| hanging.accept().ok()).count();
+    assert!((1..MANY / 2).contains(&connections), "{connections}");
 }

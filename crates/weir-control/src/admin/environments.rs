@@ -4,12 +4,14 @@
 
 mod client;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
+use tokio::time::timeout;
 use weir_client::HttpClient;
 
 use super::answer::{self, AdminResponse, Refused, json_of, refuse};
@@ -21,13 +23,13 @@ use super::hubs::no_such_path;
 use super::redact::redact;
 use super::request::AdminRequest;
 use super::resources::{PIECE, pause};
-use crate::document::{AdminEnvironment, AdminRole};
+use crate::document::{AdminEnvironment, AdminRole, UNREADABLE};
 use crate::stores::file_resources::ResourcePlace;
-use crate::stores::resources::ResourceKey;
+use crate::stores::resources::{ResourceKey, ResourceSet};
 use client::{EnvironmentClient, EnvironmentFault, EnvironmentResources};
 
-/// The most environments that are compared at a time; more wait.
-const MOST_COMPARED: usize = 1;
+/// How long a comparison or a change waits for another one with the same environment.
+const LONGEST_TURN: Duration = Duration::from_secs(10);
 /// The most resources of a difference that are listed.
 const MOST_LISTED: usize = 1_000;
 /// The most bytes of their members. Of further ones, only the keys are listed.
@@ -47,7 +49,12 @@ pub struct EnvironmentParts {
 pub(super) struct Environments {
     list: Vec<AdminEnvironment>,
     client: HttpClient,
-    turn: Semaphore,
+    /// One for each environment: it is compared or changed once at a time, and delays no other one.
+    turns: Vec<Semaphore>,
+    /// What all of them said last, and when. Requests that wait for it share it.
+    states: Mutex<Option<(Instant, Vec<Value>)>>,
+    /// Tells this process from others, in whose revisions of files the same numbers mean other resources.
+    process: String,
     /// What this node is called in the history of others.
     node: String,
 }
@@ -55,7 +62,34 @@ pub(super) struct Environments {
 impl Environments {
     pub(super) fn new(parts: EnvironmentParts, node: String) -> Environments {
         let EnvironmentParts { settings, client } = parts;
-        Environments { list: settings, client, turn: Semaphore::new(MOST_COMPARED), node }
+        let turns = settings.iter().map(|_| Semaphore::new(1)).collect();
+        let process = format!("{:016x}", rand::random::<u64>());
+        Environments { list: settings, client, turns, states: Mutex::new(None), process, node }
+    }
+
+    /// The right to compare or to change an environment, for a client that is still there.
+    async fn turn(
+        &self,
+        environment: &AdminEnvironment,
+        request: &AdminRequest,
+    ) -> Refused<Option<SemaphorePermit<'_>>> {
+        let Some(index) = self.list.iter().position(|one| one.name == environment.name) else { return Ok(None) };
+        let Ok(turn) = timeout(LONGEST_TURN, self.turns[index].acquire()).await else {
+            let problem = "another comparison or change with this environment takes long; try again later";
+            return Err(Box::new(json_of(StatusCode::SERVICE_UNAVAILABLE, &json!({ "error_msg": problem }))));
+        };
+        pause(request).await?;
+        // The semaphore is never closed.
+        Ok(turn.ok())
+    }
+
+    /// The revision of this node, by which a promotion says what was compared.
+    fn own_revision(&self, context: &AdminContext, revision: u64) -> Value {
+        match context.files {
+            // It counts from the start of the process.
+            Some(_) => format!("{revision}-{}", self.process).into(),
+            None => revision.into(),
+        }
     }
 
     fn client<'e>(&'e self, environment: &'e AdminEnvironment) -> EnvironmentClient<'e> {
@@ -92,22 +126,30 @@ pub(super) async fn answer(
     }
 }
 
-/// All environments, with what they say about themselves.
+/// All environments, with what they say about themselves. They are asked once at a time.
 async fn states(own: &Environments, request: &AdminRequest) -> AdminResponse {
-    let asked = own.list.iter().map(|environment| async move {
-        let mut told = json!({
-            "name": environment.name,
-            "url": environment.url,
-            "can_promote": may_promote(environment, request),
-            "state": null,
-        });
-        match own.client(environment).state().await {
-            Ok(state) => told["state"] = state,
-            Err(fault) => told["error_msg"] = fault.problem.into(),
+    let begun = Instant::now();
+    let mut states = own.states.lock().await;
+    let told = match &*states {
+        Some((at, told)) if *at > begun => told.clone(),
+        _ => {
+            let asked = own.list.iter().map(|environment| async move {
+                match own.client(environment).state().await {
+                    Ok(state) => json!({ "state": state }),
+                    Err(fault) => json!({ "state": null, "error_msg": fault.problem }),
+                }
+            });
+            states.insert((Instant::now(), join_all(asked).await)).1.clone()
         }
+    };
+    drop(states);
+    let list = own.list.iter().zip(told).map(|(environment, mut told)| {
+        told["name"] = (*environment.name).into();
+        told["url"] = (*environment.url).into();
+        told["can_promote"] = may_promote(environment, request).into();
         told
     });
-    json_of(StatusCode::OK, &json!({ "list": join_all(asked).await }))
+    json_of(StatusCode::OK, &json!({ "list": list.collect::<Vec<_>>() }))
 }
 
 fn may_promote(environment: &AdminEnvironment, request: &AdminRequest) -> bool {
@@ -121,13 +163,13 @@ async fn compare(
     request: &AdminRequest,
     environment: &AdminEnvironment,
 ) -> Refused<AdminResponse> {
-    // The semaphore is never closed.
-    let _turn = own.turn.acquire().await.ok();
+    let _turn = own.turn(environment, request).await?;
     let EnvironmentResources { revision, all: theirs } = own.client(environment).resources().await.map_err(refused)?;
     let set = context.live.committed();
     let places = context.files.as_ref().map(|files| files.places());
     let keys: BTreeSet<&ResourceKey> =
         set.all.keys().filter(|key| key.consumer_of_credential().is_none()).chain(theirs.keys()).collect();
+    let credentials = credentials(set.all.keys());
     let (mut equal, mut differing, mut bytes, mut list) = (0, 0, 0, Vec::new());
     for (index, key) in keys.into_iter().enumerate() {
         if index % PIECE == 0 {
@@ -137,8 +179,7 @@ async fn compare(
         let value = |text: &str| comparable(key, serde_json::from_str(text).unwrap_or_default(), place);
         let before = theirs.get(key).map(|text| value(text));
         let after = set.all.get(key).map(|resource| value(&resource.json));
-        let members = members_of_shown(before.as_ref(), after.as_ref());
-        if members.is_empty() && before.is_some() == after.is_some() {
+        if before == after {
             equal += 1;
             continue;
         }
@@ -146,13 +187,7 @@ async fn compare(
         if list.len() == MOST_LISTED {
             continue;
         }
-        let action = match (&before, &after) {
-            (None, _) => "created",
-            (_, None) => "deleted",
-            _ => "changed",
-        };
-        let mut told = json!({ "key": key, "action": action });
-        let members = Value::from(members);
+        let (mut told, members) = difference(key, (before.as_ref(), after.as_ref()), &credentials);
         bytes += members.to_string().len();
         if bytes <= MOST_MEMBERS {
             told["members"] = members;
@@ -164,7 +199,7 @@ async fn compare(
         &json!({
             "name": environment.name,
             "revision": revision,
-            "own_revision": set.revision,
+            "own_revision": own.own_revision(context, set.revision),
             "equal": equal,
             "differing": differing,
             "more": differing - list.len(),
@@ -188,8 +223,37 @@ fn comparable(key: &ResourceKey, mut value: Value, place: Option<&ResourcePlace>
     value
 }
 
+/// How a resource differs, and the members that do.
+fn difference(
+    key: &ResourceKey,
+    (before, after): (Option<&Value>, Option<&Value>),
+    credentials: &BTreeMap<&str, usize>,
+) -> (Value, Value) {
+    let action = match (before, after) {
+        (None, _) => "created",
+        (_, None) => "deleted",
+        _ => "changed",
+    };
+    let mut told = json!({ "key": key, "action": action });
+    if key.list() == "consumers"
+        && let Some(number) = credentials.get(key.id())
+    {
+        told["credentials"] = (*number).into();
+    }
+    (told, members_of_shown(before, after).into())
+}
+
+/// The number of credentials of each consumer that has some. They are neither compared nor promoted.
+fn credentials<'k>(keys: impl Iterator<Item = &'k ResourceKey>) -> BTreeMap<&'k str, usize> {
+    let mut numbers = BTreeMap::new();
+    for consumer in keys.filter_map(ResourceKey::consumer_of_credential) {
+        *numbers.entry(consumer).or_default() += 1;
+    }
+    numbers
+}
+
 fn refused(fault: EnvironmentFault) -> Box<AdminResponse> {
-    let EnvironmentFault { status, problem, diagnostics } = fault;
+    let EnvironmentFault { status, problem, diagnostics, .. } = fault;
     let mut body = json!({ "error_msg": problem });
     if !diagnostics.is_empty() {
         body["diagnostics"] = diagnostics.into();
@@ -208,48 +272,82 @@ async fn promote(
     if !may_promote(environment, request) {
         let problem =
             "this environment is only compared; `promote: true` in `admin.environments` allows admins to change it";
-        return Ok(json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem })));
+        return refuse_with(StatusCode::FORBIDDEN, problem);
     }
     let body = request.json()?.unwrap_or_default();
-    let (Some(seen), Some(there)) = (body["own_revision"].as_u64(), body["if_revision"].as_u64()) else {
-        return refuse("`own_revision` and `if_revision` must be the revisions of this node and of the environment");
-    };
     let keys = wanted(&body["keys"])?;
-    let set = context.live.committed();
-    if set.revision != seen {
-        let problem = format!("this node is at revision {} now, not at {seen}; compare again", set.revision);
-        return Ok(json_of(StatusCode::PRECONDITION_FAILED, &json!({ "error_msg": problem })));
-    }
-    let places = context.files.as_ref().map(|files| files.places());
-    let (mut operations, mut bytes) = (Vec::with_capacity(keys.len()), 0);
-    for key in &keys {
-        let place = places.as_ref().and_then(|places| places.get(key));
-        if place.is_some_and(|place| !place.variables.is_empty()) {
-            let problem = format!(
-                "{key} has texts that come from variables of this node, which are others elsewhere; change it there"
-            );
-            return Ok(json_of(StatusCode::CONFLICT, &json!({ "error_msg": problem })));
-        }
-        operations.push(match set.all.get(key) {
-            None => json!({ "delete": key }),
-            Some(resource) => {
-                bytes += resource.json.len();
-                json!({ "put": key, "value": without_times(resource.value()) })
-            }
-        });
-    }
-    if bytes > MOST_SENT {
-        let problem = format!("the resources have more than {} MiB; promote fewer at once", MOST_SENT >> 20);
-        return Ok(json_of(StatusCode::PAYLOAD_TOO_LARGE, &json!({ "error_msg": problem })));
-    }
-    let message = format!("promoted by {} from {}, revision {seen}", request.caller.name, own.node);
-    let transaction = json!({ "operations": operations, "if_revision": there, "message": message });
-    let dry_run = request.query.is_true("dry_run");
-    let told = own.client(environment).change(&transaction, dry_run).await.map_err(refused)?;
-    let mut answer = json_of(StatusCode::OK, &told);
+    // Also of one that is refused, or of which is not known whether it was made.
+    let mut answer =
+        promoted(context, own, request, (environment, &keys, &body)).await.unwrap_or_else(|refusal| *refusal);
     let keys = keys.iter().map(ToString::to_string).collect();
     answer.extensions_mut().insert(AuditedPromotion { environment: environment.name.to_string(), keys });
     Ok(answer)
+}
+
+fn refuse_with<T>(status: StatusCode, problem: &str) -> Refused<T> {
+    Err(Box::new(json_of(status, &json!({ "error_msg": problem }))))
+}
+
+async fn promoted(
+    context: &AdminContext,
+    own: &Environments,
+    request: &AdminRequest,
+    (environment, keys, body): (&AdminEnvironment, &[ResourceKey], &Value),
+) -> Refused<AdminResponse> {
+    let (seen, Some(there)) = (&body["own_revision"], body["if_revision"].as_u64()) else {
+        return refuse("`if_revision` must be the revision of the environment, as the comparison tells it");
+    };
+    if !(seen.is_u64() || seen.is_string()) {
+        return refuse("`own_revision` must be the revision of this node, as the comparison tells it");
+    }
+    let _turn = own.turn(environment, request).await?;
+    let set = context.live.committed();
+    let now = own.own_revision(context, set.revision);
+    if *seen != now {
+        let problem = format!("this node is at revision {now} now, not at {seen}; compare again");
+        return refuse_with(StatusCode::PRECONDITION_FAILED, &problem);
+    }
+    let operations = operations(context, &set, keys)?;
+    let mut message = format!("promoted by {} from {}, revision {}", request.caller.name, own.node, set.revision);
+    let more = request.author().message;
+    if !more.is_empty() {
+        message.push_str(": ");
+        message.push_str(&more);
+    }
+    let transaction = json!({ "operations": operations, "if_revision": there, "message": message });
+    let dry_run = request.query.is_true("dry_run");
+    let told = own.client(environment).change(&transaction, dry_run).await.map_err(refused)?;
+    Ok(json_of(StatusCode::OK, &told))
+}
+
+/// What makes resources elsewhere as they are here.
+fn operations(context: &AdminContext, set: &ResourceSet, keys: &[ResourceKey]) -> Refused<Vec<Value>> {
+    let places = context.files.as_ref().map(|files| files.places());
+    let (mut operations, mut bytes) = (Vec::with_capacity(keys.len()), 0);
+    for key in keys {
+        let place = places.as_ref().and_then(|places| places.get(key));
+        let Some(resource) = set.all.get(key) else {
+            operations.push(json!({ "delete": key }));
+            continue;
+        };
+        let problem = if place.is_some_and(|place| !place.variables.is_empty()) {
+            "has texts that come from variables of this node, which are others elsewhere; change it there"
+        } else if resource.expires_ms.is_some() {
+            "expires here, and would not do so there; create it there with `ttl`"
+        } else if resource.json.contains(UNREADABLE) {
+            "has a secret that no key of this node decrypts; write the secret again, or change it there"
+        } else {
+            bytes += resource.json.len();
+            operations.push(json!({ "put": key, "value": without_times(resource.value()) }));
+            continue;
+        };
+        return refuse_with(StatusCode::CONFLICT, &format!("{key} {problem}"));
+    }
+    if bytes > MOST_SENT {
+        let problem = format!("the resources have more than {} MiB; promote fewer at once", MOST_SENT >> 20);
+        return refuse_with(StatusCode::PAYLOAD_TOO_LARGE, &problem);
+    }
+    Ok(operations)
 }
 
 fn without_times(mut value: Value) -> Value {
@@ -285,6 +383,13 @@ mod tests {
         let [one, other] = [of("a", 1), of("b", 2)].map(|value| comparable(&key, value, None));
         assert_eq!(one, json!({ "username": "jack", "plugins": { "key-auth": { "key": MASK } } }));
         assert!(members_of_shown(Some(&one), Some(&other)).is_empty());
+    }
+
+    #[test]
+    fn credentials_are_counted_for_each_consumer() {
+        let keys = ["consumers/a", "consumers/a/credentials/1", "consumers/a/credentials/2", "routes/a"]
+            .map(|key| ResourceKey::parse(key).expect("a key"));
+        assert_eq!(credentials(keys.iter()), BTreeMap::from([("a", 2)]));
     }
 
     #[test]

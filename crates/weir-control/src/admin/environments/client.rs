@@ -8,24 +8,29 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::time::timeout;
-use weir_client::{CallSettings, HttpClient, IdleConnections, ServiceUrl};
+use weir_client::{CallError, CallSettings, HttpClient, IdleConnections, ServiceUrl};
 
+use super::MOST_SENT;
 use crate::admin::answer::REVISION;
-use crate::document::{AdminEnvironment, RESOURCE_LISTS};
+use crate::document::{AdminEnvironment, AdminRole, RESOURCE_LISTS};
 use crate::stores::resources::ResourceKey;
 use crate::text::json::{self, JsonFault};
 use crate::text::read::shortened;
 
 /// How long the description of a node may take.
 const LONGEST_STATE: Duration = Duration::from_secs(5);
-/// How long a list or a change may take.
+/// How long a list may take.
 const LONGEST: Duration = Duration::from_secs(20);
+/// How long a change may take.
+const LONGEST_CHANGE: Duration = Duration::from_secs(60);
 /// How long all lists may take.
 const LONGEST_ALL: Duration = Duration::from_secs(60);
 /// The most bytes of a description.
 const MOST_STATE: usize = 64 << 10;
-/// The most bytes of a list, and of the response to a change.
+/// The most bytes of a list.
 const MOST_LIST: usize = 8 << 20;
+/// The most bytes of the response to a change, which lists the members of all its resources before and after it.
+const MOST_CHANGES: usize = 3 * MOST_SENT;
 /// The most bytes of all lists together.
 const MOST_ALL: usize = 32 << 20;
 /// The most bytes that the values of a list may take in memory.
@@ -53,11 +58,22 @@ pub(super) struct EnvironmentFault {
     pub(super) status: StatusCode,
     pub(super) problem: String,
     pub(super) diagnostics: Vec<Value>,
+    /// Whether the environment may have done it nevertheless.
+    may_be_made: bool,
 }
 
 impl EnvironmentFault {
     fn of_gateway(problem: String) -> EnvironmentFault {
-        EnvironmentFault { status: StatusCode::BAD_GATEWAY, problem, diagnostics: Vec::new() }
+        EnvironmentFault { status: StatusCode::BAD_GATEWAY, problem, diagnostics: Vec::new(), may_be_made: true }
+    }
+}
+
+/// A text, a number or a truth value; nothing else is passed on.
+fn plain(value: &Value) -> Value {
+    match value {
+        Value::String(text) => shortened(text).into(),
+        Value::Number(_) | Value::Bool(_) => value.clone(),
+        _ => Value::Null,
     }
 }
 
@@ -67,7 +83,7 @@ impl EnvironmentClient<'_> {
         let answer = self.ask(Method::GET, "/weir/v1/session", Bytes::new(), (LONGEST_STATE, MOST_STATE)).await?;
         let told = self.body(&answer)?;
         let own = ["node", "version", "mode", "revision", "role", "can_write"]
-            .map(|name| (name.to_owned(), told[name].clone()));
+            .map(|name| (name.to_owned(), plain(&told[name])));
         Ok(Value::Object(own.into_iter().collect()))
     }
 
@@ -79,6 +95,12 @@ impl EnvironmentClient<'_> {
     }
 
     async fn lists(&self) -> Result<EnvironmentResources, EnvironmentFault> {
+        let state = self.state().await?;
+        // It shows texts that come from its variables to every other role, and it does not say which these are.
+        if state["mode"] == "file" && state["role"] != AdminRole::Viewer.name() {
+            let problem = "has its resources in files (`store: file`): its key must be one of a viewer, who does not see the variables of that node";
+            return Err(EnvironmentFault { status: StatusCode::CONFLICT, ..self.fault(problem) });
+        }
         let (mut all, mut revision, mut bytes) = (BTreeMap::new(), None, 0);
         for list in RESOURCE_LISTS {
             let answer =
@@ -112,8 +134,13 @@ impl EnvironmentClient<'_> {
     pub(super) async fn change(&self, transaction: &Value, dry_run: bool) -> Result<Value, EnvironmentFault> {
         let path = if dry_run { "/apisix/admin/configs?dry_run=true" } else { "/apisix/admin/configs" };
         let body = Bytes::from(transaction.to_string());
-        let answer = self.ask(Method::PATCH, path, body, (LONGEST, MOST_LIST)).await?;
-        let told = self.body(&answer)?;
+        let asked = self.ask(Method::PATCH, path, body, (LONGEST_CHANGE, MOST_CHANGES)).await;
+        let told = asked.and_then(|answer| self.body(&answer)).map_err(|mut fault| {
+            if !dry_run && fault.may_be_made {
+                fault.problem.push_str("; the change may have been made there, so compare again");
+            }
+            fault
+        })?;
         let mut own = json!({ "environment": self.environment.name });
         for name in ["dry_run", "revision", "changes", "warnings", "diagnostics"] {
             if let Some(value) = told.get(name) {
@@ -144,10 +171,16 @@ impl EnvironmentClient<'_> {
             .map_err(|error| self.fault(&error.to_string()))?;
         let idle = IdleConnections { max_per_origin: 1, ..IdleConnections::default() };
         let settings = CallSettings { timeout, max_content_bytes, idle, ..CallSettings::default() };
-        self.client
-            .call(&url, request, &settings)
-            .await
-            .map_err(|error| EnvironmentFault::of_gateway(format!("`{}`: {error}", shortened(&self.environment.name))))
+        self.client.call(&url, request, &settings).await.map_err(|error| EnvironmentFault {
+            may_be_made: matches!(
+                error,
+                CallError::AnswerTimedOut { .. }
+                    | CallError::Broken { .. }
+                    | CallError::AnswerTooLarge { .. }
+                    | CallError::Excess { .. }
+            ),
+            ..EnvironmentFault::of_gateway(format!("`{}`: {error}", shortened(&self.environment.name)))
+        })
     }
 
     /// The JSON of a response, or why the environment refuses.
@@ -182,6 +215,7 @@ impl EnvironmentClient<'_> {
         if passed {
             fault.status = status;
         }
+        fault.may_be_made = status.is_server_error();
         fault.diagnostics = body["diagnostics"].as_array().into_iter().flatten().take(MOST_FINDINGS).cloned().collect();
         Err(fault)
     }
