@@ -31,17 +31,26 @@ const MOST_FILES: usize = 1_000;
 const MOST_ENTRIES: usize = 20_000;
 /// The most bytes of a file that is read. The largest results of this project have 12 MiB.
 const MOST_BYTES: u64 = 32 << 20;
-/// The most lines of a table that are answered.
+/// The most cells of a result that are evaluated: each one is looked for in another result.
+const MOST_CELLS: usize = 2_000;
+/// The most runs of a result that are evaluated. The largest results of this project have fewer than 300.
+const MOST_RUNS: usize = 10_000;
+/// The most lines of a table, and items of a list, that are answered.
 const MOST_LINES: usize = 2_000;
+/// The most characters of a text that are answered.
+const MOST_TEXT: usize = 4_000;
+/// The most bytes of an answer.
+const MOST_ANSWER: usize = 4 << 20;
 /// The longest name of a file, in bytes.
 const MOST_NAME: usize = 128;
 /// How long reading and evaluating may take, and waiting for those of others.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// The folder. Its files are read one at a time.
+/// The folder. Its files are read one at a time, and so are its names, which do not wait for files.
 pub(super) struct LabFolder {
     folder: Arc<Path>,
     turn: Arc<Semaphore>,
+    list_turn: Arc<Semaphore>,
 }
 
 /// What is wrong, with the status that says so.
@@ -58,7 +67,8 @@ enum LabQuestion {
 
 impl LabFolder {
     pub(super) fn new(folder: PathBuf) -> LabFolder {
-        LabFolder { folder: folder.into(), turn: Arc::new(Semaphore::new(1)) }
+        let turn = || Arc::new(Semaphore::new(1));
+        LabFolder { folder: folder.into(), turn: turn(), list_turn: turn() }
     }
 
     /// All results, the one with this name, or what is different in another one.
@@ -73,14 +83,22 @@ impl LabFolder {
             Err((StatusCode::SERVICE_UNAVAILABLE, problem))
         });
         match answered {
-            Ok(told) => status::json(StatusCode::OK, &told),
+            Ok(mut told) => {
+                shorten(&mut told);
+                if told.to_string().len() <= MOST_ANSWER {
+                    return status::json(StatusCode::OK, &told);
+                }
+                let problem = format!("the answer has more than {} MiB; use `weir bench report`", MOST_ANSWER >> 20);
+                status::json(StatusCode::PAYLOAD_TOO_LARGE, &json!({ "error_msg": problem }))
+            }
             Err((status, problem)) => status::json(status, &json!({ "error_msg": problem })),
         }
     }
 
     async fn ask(&self, question: LabQuestion) -> Result<Value, LabFault> {
         let closed = || (StatusCode::SERVICE_UNAVAILABLE, "the node ends".to_owned());
-        let turn = Arc::clone(&self.turn).acquire_owned().await.map_err(|_| closed())?;
+        let turn = if matches!(question, LabQuestion::List) { &self.list_turn } else { &self.turn };
+        let turn = Arc::clone(turn).acquire_owned().await.map_err(|_| closed())?;
         let folder = Arc::clone(&self.folder);
         let answering = spawn_blocking(move || {
             // Kept until the work has ended, also if nobody waits for it any more.
@@ -113,7 +131,8 @@ fn list(folder: &Path) -> Result<Value, LabFault> {
         (StatusCode::SERVICE_UNAVAILABLE, format!("the folder of `admin.lab` cannot be read: {error}"))
     };
     let mut found: Vec<(String, u64, u64)> = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(failed)?.take(MOST_ENTRIES) {
+    let mut entries = std::fs::read_dir(folder).map_err(failed)?;
+    for entry in entries.by_ref().take(MOST_ENTRIES) {
         let entry = entry.map_err(failed)?;
         let name = entry.file_name().to_str().filter(|name| is_name(name)).map(str::to_owned);
         // Of a link, those of the link itself.
@@ -125,7 +144,11 @@ fn list(folder: &Path) -> Result<Value, LabFault> {
     found.sort_by(|one, other| (other.2, &other.0).cmp(&(one.2, &one.0)));
     let more = found.len().saturating_sub(MOST_FILES);
     let told = |(name, bytes, modified_ms): &(String, u64, u64)| json!({ "name": name, "bytes": bytes, "modified_ms": modified_ms });
-    Ok(json!({ "list": found.iter().take(MOST_FILES).map(told).collect::<Vec<_>>(), "more": more }))
+    // Those that were not looked at may be newer than these.
+    let cut = entries.next().is_some().then_some(MOST_ENTRIES);
+    Ok(
+        json!({ "list": found.iter().take(MOST_FILES).map(told).collect::<Vec<_>>(), "more": more, "entries_looked_at": cut }),
+    )
 }
 
 fn modified_ms(about: &Metadata) -> u64 {
@@ -143,13 +166,39 @@ fn read(folder: &Path, name: &str) -> Result<ResultFile, LabFault> {
         _ => (StatusCode::SERVICE_UNAVAILABLE, format!("{name} cannot be read: {error}")),
     };
     let file = open(&folder.join(name)).map_err(failed)?;
-    let mut text = String::new();
-    file.take(MOST_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
-    if text.len() as u64 > MOST_BYTES {
+    let mut bytes = Vec::new();
+    file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > MOST_BYTES {
         let problem = format!("{name} is larger than {} MiB; use `weir bench report`", MOST_BYTES >> 20);
         return Err((StatusCode::PAYLOAD_TOO_LARGE, problem));
     }
-    ResultFile::of_text(&text, Path::new(name)).map_err(|error| (StatusCode::UNPROCESSABLE_ENTITY, error.to_string()))
+    let wrong = |problem: String| (StatusCode::UNPROCESSABLE_ENTITY, problem);
+    let text = String::from_utf8(bytes).map_err(|_| wrong(format!("{name} is no text in UTF-8")))?;
+    let result = ResultFile::of_text(&text, Path::new(name)).map_err(|error| wrong(error.to_string()))?;
+    let runs: usize = result.cells.iter().map(|cell| cell.runs().len()).sum();
+    if result.cells.len() > MOST_CELLS || runs > MOST_RUNS {
+        let problem = format!("{name} has more than {MOST_CELLS} cells or {MOST_RUNS} runs; use `weir bench report`");
+        return Err((StatusCode::PAYLOAD_TOO_LARGE, problem));
+    }
+    Ok(result)
+}
+
+/// Cuts long texts and long lists.
+fn shorten(value: &mut Value) {
+    match value {
+        Value::String(text) => {
+            if let Some((end, _)) = text.char_indices().nth(MOST_TEXT) {
+                text.truncate(end);
+                text.push('…');
+            }
+        }
+        Value::Array(items) => {
+            items.truncate(MOST_LINES);
+            items.iter_mut().for_each(shorten);
+        }
+        Value::Object(members) => members.values_mut().for_each(shorten),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }
 
 /// Opens a file of the folder: no link to another one, and nothing that waits for a writer.
@@ -245,12 +294,14 @@ mod tests {
         fs::write(at("text.json"), "a text").expect("it is written");
         fs::write(at("other.json"), r#"{"schema": "weir-bench/result/0"}"#).expect("it is written");
         File::create(at("large.json")).and_then(|file| file.set_len(MOST_BYTES + 1)).expect("it is written");
+        fs::write(at("bytes.json"), [b'{', 0xff]).expect("it is written");
         fs::create_dir(at("folder.json")).expect("it is made");
         symlink(at("good.json"), at("link.json")).expect("it is made");
         let fault = |name: &str| read(folder.path(), name).map(|_| "read").map_err(|(status, _)| status.as_u16());
         assert_eq!(fault("good.json"), Ok("read"));
         assert_eq!(fault("text.json"), Err(422));
         assert_eq!(fault("other.json"), Err(422));
+        assert_eq!(fault("bytes.json"), Err(422), "it is no UTF-8");
         assert_eq!(fault("large.json"), Err(413));
         assert_eq!(fault("folder.json"), Err(503));
         assert_eq!(fault("link.json"), Err(503), "it may lead anywhere");
@@ -261,6 +312,40 @@ mod tests {
             listed["list"].as_array().expect("a list").iter().filter_map(|one| one["name"].as_str()).collect();
         assert!(names.contains(&"good.json") && !names.contains(&"link.json") && !names.contains(&"folder.json"));
         assert_eq!(list(&at("none")).expect_err("it is not there").0, StatusCode::SERVICE_UNAVAILABLE);
+    }
+
+    #[test]
+    fn results_with_too_many_cells_are_not_evaluated() {
+        let folder = TempDir::new();
+        let mut value: Value = serde_json::from_str(&result()).expect("it is JSON");
+        let cell =
+            json!({ "row": "r", "target": "t", "level": { "connections": 1, "workers": 1 }, "status": "unsupported" });
+        let mut with = |cells: usize| {
+            value["cells"] = vec![cell.clone(); cells].into();
+            fs::write(folder.path().join("many.json"), value.to_string()).expect("it is written");
+            read(folder.path(), "many.json").map(|_| "read").map_err(|(status, _)| status.as_u16())
+        };
+        assert_eq!(with(MOST_CELLS), Ok("read"));
+        assert_eq!(with(MOST_CELLS + 1), Err(413));
+    }
+
+    #[test]
+    fn entries_that_are_not_looked_at_are_told() {
+        let folder = TempDir::new();
+        let all = || list(folder.path()).expect("the folder is there")["entries_looked_at"].clone();
+        (0..MOST_ENTRIES).for_each(|number| drop(File::create(folder.path().join(format!("{number}.txt")))));
+        assert_eq!(all(), Value::Null);
+        File::create(folder.path().join("one-more.json")).expect("it is written");
+        assert_eq!(all(), MOST_ENTRIES);
+    }
+
+    #[test]
+    fn long_texts_and_lists_are_cut() {
+        let mut value = json!({ "about": "ä".repeat(MOST_TEXT + 1), "short": "ä", "list": vec![1; MOST_LINES + 1] });
+        shorten(&mut value);
+        assert_eq!(value["about"].as_str().map(|text| text.chars().count()), Some(MOST_TEXT + 1));
+        assert!(value["about"].as_str().is_some_and(|text| text.ends_with("ä…")) && value["short"] == "ä");
+        assert_eq!(value["list"].as_array().map(Vec::len), Some(MOST_LINES));
     }
 
     #[test]
