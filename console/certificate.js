@@ -55,7 +55,10 @@ export function datesCompared(before, after) {
   const [old, next] = [validityOf(before), validityOf(after)];
   const row = (title, dates) => html`<div><dt>${title}</dt><dd>${dates ? words.dates(day(dates.from), day(dates.until)) : "–"}</dd></div>`;
   const now = Date.now();
-  const doubt = !next ? (after ? words.unreadable : "") : next.until < now ? words.ended : next.from > now ? words.notYet : old && next.until < old.until ? words.earlier : "";
+  // Names of files and references to secrets are texts as well, whose dates are not known here.
+  const isPem = (text) => typeof text === "string" && text.trimStart().startsWith("-----BEGIN");
+  if (![before, after].some(isPem)) return nothing;
+  const doubt = !next ? (isPem(after) ? words.unreadable : "") : next.until < now ? words.ended : next.from > now ? words.notYet : old && next.until < old.until ? words.earlier : "";
   return html`<section id="dates"><h2>${words.validity}</h2><dl class="pairs-list">${old ? row(words.saved, old) : nothing}${row(words.edited, next)}</dl>
     ${doubt ? badge(doubt, "warn") : nothing}</section>`;
 }

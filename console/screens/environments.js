@@ -36,9 +36,12 @@ function one(name) {
   const chosen = signal(new Set());
   /** What the other environment says to the chosen resources; `{changes}` or `{error}`. */
   const tried = signal(null);
+  /** Whether the change is being made: nothing else is chosen or sent meanwhile. */
+  const busy = signal(false);
   difference.load();
   const may = () => difference.data?.can_promote ?? false;
   const choose = (keys) => {
+    if (busy.peek()) return;
     chosen.value = new Set(keys);
     tried.value = null;
   };
@@ -59,27 +62,40 @@ function one(name) {
     } catch (error) {
       answer = { error };
     }
-    if (chosen.peek() === asked) tried.value = answer;
-  };
-  const promote = async () => {
-    try {
-      const told = await send("");
-      tell(words.promoted(chosen.peek().size, name, told.revision));
+    if (chosen.peek() !== asked) return;
+    if (answer.error?.status === 412) {
       choose([]);
       await difference.load();
-    } catch (error) {
-      tried.value = { error };
     }
+    tried.value = answer;
+  };
+  const promote = async () => {
+    const { size } = chosen.peek();
+    busy.value = true;
+    let failed = null;
+    try {
+      const told = await send("");
+      tell(words.promoted(size, name, told.revision));
+    } catch (error) {
+      failed = error;
+    }
+    busy.value = false;
+    // What was compared may be otherwise now, also after a fault.
+    if (!failed || failed.status === 412 || failed.status >= 500) {
+      choose([]);
+      await difference.load();
+    }
+    if (failed) tried.value = { error: failed };
   };
   const step = () => {
-    if (!may() || chosen.peek().size === 0) return;
+    if (busy.peek() || !may() || chosen.peek().size === 0) return;
     if (tried.peek()?.changes) promote();
     else check();
   };
 
-  const item = (change) => html`<li><div class="actions">${may() ? html`<label><input type="checkbox" aria-label=${t.select(change.key)} .checked=${chosen.value.has(change.key)} @change=${() => toggle(change.key)}></label>` : nothing}
+  const item = (change) => html`<li><div class="actions">${may() ? html`<label><input type="checkbox" aria-label=${t.select(change.key)} .checked=${chosen.value.has(change.key)} ?disabled=${busy.value} @change=${() => toggle(change.key)}></label>` : nothing}
       ${badge(words.actions[change.action], { created: "good", deleted: "bad" }[change.action])}</div>
-    ${change.members ? changeView({ key: change.key, action: "", members: change.members }) : html`<p><span class="mono">${change.key}</span> <span class="muted">${words.large}</span></p>`}</li>`;
+    ${change.members ? changeView({ key: change.key, action: "", members: change.members }) : html`<p><span class="mono">${change.key}</span> <span class="muted">${words.large}</span></p>`}${change.credentials ? html`<p class="muted">${words.credentials(change.credentials)}</p>` : nothing}</li>`;
   const verdict = () => {
     const now = tried.value;
     if (!now) return nothing;
@@ -88,7 +104,7 @@ function one(name) {
   };
   const actions = () => (may() ? html`
     <button @click=${() => choose(chosen.value.size ? [] : difference.data.list.map((change) => change.key))}>${chosen.value.size ? words.noneOf : t.selectAll} ${key("a")}</button>
-    <button class="main" ?disabled=${chosen.value.size === 0} @click=${step}>${tried.value?.changes ? words.promote(chosen.value.size) : words.check(chosen.value.size)} ${key("Ctrl")}${key("↵")}</button>` : nothing);
+    <button class="main" ?disabled=${busy.value || chosen.value.size === 0} @click=${step}>${tried.value?.changes ? words.promote(chosen.value.size) : words.check(chosen.value.size)} ${key("Ctrl")}${key("↵")}</button>` : nothing);
   const body = (own) => html`${verdict()}
     ${own.differing === 0 ? empty(words.same, words.sameAdvice(number(own.equal))) : html`<h2 class="hidden">${words.differences}</h2><ul class="items">${own.list.map(item)}</ul>`}
     ${own.more ? html`<p class="note">${words.more(number(own.more))}</p>` : nothing}`;

@@ -1,7 +1,7 @@
 // Results of the lab: those in the folder of the node, the table and the verdict of one, and what differs between two.
 
 import { call } from "../api.js";
-import { ago, bytes, time } from "../format.js";
+import { ago, bytes, number, time } from "../format.js";
 import { loaded } from "../load.js";
 import { badge, empty, heading, key, problem, prose, waiting } from "../parts.js";
 import { go, href, route, setQuery } from "../router.js";
@@ -44,7 +44,8 @@ function all() {
   return {
     title: t.screens.lab,
     view: () => html`${heading(t.screens.lab, actions(), html`<p class="muted">${prose(words.about)}</p>`)}
-      ${results.data?.more ? html`<p class="note">${words.more(results.data.more)}</p>` : nothing}<div class="fill">${body()}</div>`,
+      ${results.data?.more ? html`<p class="note">${words.more(results.data.more)}</p>` : nothing}
+      ${results.data?.entries_looked_at ? html`<p class="note">${words.cut(number(results.data.entries_looked_at))}</p>` : nothing}<div class="fill">${body()}</div>`,
     keys: () => ({
       j: { run: () => (table()?.focus(), table()?.move(1)), label: t.keys.down },
       k: { run: () => (table()?.focus(), table()?.move(-1)), label: t.keys.up },

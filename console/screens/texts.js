@@ -22,7 +22,7 @@ export const lab = {
   about: "What `weir bench run` has measured: the files in the folder of `admin.lab`.",
   none: "No results yet", noneAdvice: "The folder of `admin.lab` has no results. `weir bench run` writes them.",
   size: "Size", at: "Written", compare: "Compare", compared: "Two results compared",
-  more: (number) => `${number} older files are not listed.`, moreLines: (number) => `${number} more lines: use \`weir bench report\`.`,
+  more: (number) => `${number} older files are not listed.`, cut: (number) => `The folder has more than ${number} entries; the others were not looked at.`, moreLines: (number) => `${number} more lines: use \`weir bench report\`.`,
   verdicts: { valid: "Valid", warning: "Valid, with warnings", invalid: "Invalid" },
   figures: "Figures", circumstances: "How it was measured", scenario: "Scenario", started: "Started", machine: "Machine", kernel: "Kernel", method: "Method",
   quick: (method) => `${method} (quick)`, incomplete: "Not complete",
@@ -37,6 +37,7 @@ export const environments = {
   actions: { created: "only here", deleted: "only there", changed: "differs" },
   summary: (differing, equal, revision, own) => `${differing === "1" ? "1 resource differs" : `${differing} resources differ`}, ${equal} are equal. There: revision ${revision}; here: revision ${own}.`,
   differences: "Differences", same: "No difference", sameAdvice: (equal) => `${equal} resources are the same here and there.`,
+  credentials: (number) => `${number === 1 ? "1 credential here is" : `${number} credentials here are`} neither compared nor promoted.`,
   large: "too large to be shown", more: (number) => `${number} more differences are not listed.`,
   noneOf: "Select none", check: (number) => (number ? `Check ${number}` : "Check"), promote: (number) => `Promote ${number}`, promoteKey: "check, then promote",
   would: (name, number) => (number === 1 ? `${name} would accept this change` : `${name} would accept these ${number} changes`),
@@ -45,7 +46,7 @@ export const environments = {
 
 export const settings = {
   workers: "Workers and clients", pools: "Connections to upstreams", upstream: "Upstream", endpoints: "Endpoints", size: "Idle connections", idle: "Idle for", requests: "Requests each",
-  inFlight: "In flight", queue: "Waiting", noPools: "No upstreams", logs: "Log records", more: (number) => `and ${number} more`, about: "Numbers of connections are for each worker and endpoint.",
+  inFlight: "In flight", queue: "Waiting", logs: "Log records", more: (number) => `and ${number} more`, about: "Numbers of connections are for each worker and endpoint.",
 };
 
 export const certificate = {

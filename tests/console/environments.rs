@@ -60,6 +60,30 @@ fn another_environment_is_compared_and_made_as_this_one() {
     bench.check_quiet();
 }
 
+/// What was compared is no longer so: it is compared again, and is to be chosen again.
+#[test]
+fn a_change_there_meanwhile_is_compared_again() {
+    let Some((other, bench)) = start() else { return };
+    bench.go("#/environments/live");
+    bench.wait_text("2 resources differ");
+    bench.page.click("input[aria-label='Select routes/new']");
+    bench.page.click("#content .actions .main");
+    bench.wait_text("live would accept this change");
+    let mut there = Api::of(&other);
+    there.put("routes/another", ROUTE);
+    bench.page.click("#content .actions .main");
+    bench.wait_text("answers with 412");
+    bench.wait_text("3 resources differ");
+    assert_eq!(there.ask("GET", "routes/new", "", "").status, 404);
+    // The next attempt is one against what is there now.
+    bench.page.click("input[aria-label='Select routes/new']");
+    bench.page.click("#content .actions .main");
+    bench.wait_text("live would accept this change");
+    bench.page.click("#content .actions .main");
+    bench.wait_text("1 resource of live is as here now");
+    assert_eq!(there.get("routes/new")["value"]["uri"], "/a");
+}
+
 #[test]
 fn environments_are_accessible() {
     let (Some(axe), Some((_other, bench))) = (axe(), start()) else { return };

@@ -526,6 +526,9 @@ fn rotate_certificate(bench: &Bench) {
     bench.settle("certificates");
     bench.page.click("weir-table .body a");
     bench.settle("the certificate");
+    bench.page.fill("[data-pointer='/cert'] textarea", "$env://SHOP_CERTIFICATE");
+    dates("As edited –");
+    bench.page.wait("what is no PEM text is not doubted", "!document.querySelector('#dates .badge')");
     let new = certificate(MARCH_4_2021, MAY_6_2062);
     fill(&new);
     dates("As saved 2020-01-02 to 2041-02-03 As edited 2021-03-04 to 2062-05-06");
