@@ -102,6 +102,13 @@ impl Chooser {
         }
     }
 
+    /// A client that sends requests in sequence begins with the first one.
+    pub(super) fn restart(&mut self, client: usize) {
+        if let Chooser::Sequence(positions) = self {
+            positions[client] = 0;
+        }
+    }
+
     /// The next request. In an open loop, which has no clients of its own, `client` is 0.
     #[inline]
     pub(super) fn next(&mut self, client: usize, requests: usize) -> usize {

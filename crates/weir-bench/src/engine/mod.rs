@@ -10,6 +10,7 @@ pub mod plan;
 pub mod result;
 
 mod fan_out_floor;
+mod flow;
 mod http1;
 mod interruptions;
 mod job;
@@ -25,13 +26,14 @@ pub use fan_out_floor::FanOutFloor;
 pub use histogram::LatencyHistogram;
 pub use interruptions::Interruptions;
 pub use plan::{
-    ClientTls, EchoCheck, LoadPlan, LoadTimeouts, Pacing, PlanError, Protocol, Rate, RateStep, RequestBody,
-    RequestTemplate, Selection, Spacing, StopCondition, Think,
+    AnswerCheck, AtEnd, ClientTls, CsvData, CsvOrder, EchoCheck, LoadPlan, LoadTimeouts, Pacing, PlanData, PlanError,
+    PlanVariable, Protocol, Rate, RateStep, RequestBody, RequestTemplate, Selection, Spacing, StatusPattern,
+    StopCondition, Take, Think,
 };
 pub(crate) use prepare::{allow_files, check_pacing, filler};
 pub use result::{
-    Connections, CpuTime, Errors, Generator, LoadInterval, LoadPhase, LoadProgress, LoadResult, LoadTally, PERCENTILES,
-    RequestTally,
+    AnswerCheckTally, Connections, CpuTime, Errors, FlowTally, Generator, LoadInterval, LoadPhase, LoadProgress,
+    LoadResult, LoadTally, PERCENTILES, PassTally, RequestTally,
 };
 pub use run::{run, run_signalled, run_until};
 pub use start::LoadStart;

@@ -1,11 +1,19 @@
 //! The plan of a run, as plain values. Nothing here opens a socket.
 
+mod answers;
+mod data;
+
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+pub use self::answers::{AnswerCheck, StatusPattern, Take};
+pub use self::data::{AtEnd, CsvData, CsvOrder, PlanData, PlanVariable};
 
 /// One run of the load engine: what is sent, by how many clients, when, and until when.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,6 +24,18 @@ pub struct LoadPlan {
     /// How a request is chosen when there are several.
     #[serde(default)]
     pub selection: Selection,
+    /// Values for the requests.
+    #[serde(default, skip_serializing_if = "PlanData::is_empty")]
+    pub data: PlanData,
+    /// Each client keeps the cookies that it gets, and sends them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cookies: bool,
+    /// Measure the time to the first byte of answers as well.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub first_byte: bool,
+    /// The run has failed if one of these conditions is true, in the words of `weir load --fail-if`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fail_if: Vec<String>,
     /// The protocol, and what counts as one exchange.
     #[serde(default)]
     pub protocol: Protocol,
@@ -73,8 +93,9 @@ pub struct RequestTemplate {
     pub method: String,
     /// Absolute, `http://`, `https://`, `ws://` or `wss://`; without HTTP, `tcp://`, `tls://` or `udp://` with a port.
     pub url: String,
-    /// Sent in this order. `Host`, `Content-Length`, and `Connection: close` where needed, are added unless given.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// Sent in this order. `Host`, `Content-Length`, and `Connection: close` where needed, are added unless given. A list of
+    /// pairs, or a map.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "fields")]
     pub headers: Vec<(String, String)>,
     #[serde(default, skip_serializing_if = "RequestBody::is_empty")]
     pub body: RequestBody,
@@ -85,6 +106,18 @@ pub struct RequestTemplate {
     /// `unexpected`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expect_status: Vec<u16>,
+    /// Checks of the answer. One that fails is counted; the answer stays in the figures.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub check: Vec<AnswerCheck>,
+    /// Values of the answer for later requests of the same client, by their names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub take: BTreeMap<String, Take>,
+    /// The most redirects that are followed, within the origin of the URL. They are part of the exchange.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub follow_redirects: u32,
+    /// The pause after this request, instead of that of the pacing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub think: Option<Think>,
 }
 
 impl RequestTemplate {
@@ -98,7 +131,21 @@ impl RequestTemplate {
             body: RequestBody::Empty,
             weight: 1,
             expect_status: Vec::new(),
+            check: Vec::new(),
+            take: BTreeMap::new(),
+            follow_redirects: 0,
+            think: None,
         }
+    }
+
+    /// Whether it says which statuses are a success.
+    pub fn names_statuses(&self) -> bool {
+        !self.expect_status.is_empty() || self.check.iter().any(|check| !check.status.is_empty())
+    }
+
+    /// Whether its answers are looked at, or a redirect may lead to another request.
+    fn is_step(&self) -> bool {
+        !self.check.is_empty() || !self.take.is_empty() || self.follow_redirects > 0 || self.think.is_some()
     }
 
     /// The label under which results list this request.
@@ -421,6 +468,16 @@ impl LoadPlan {
         (count > 0).then(|| self.source_addresses[client % count])
     }
 
+    /// Whether requests are made of data or depend on answers. The requests of all other plans are rendered once.
+    pub fn is_flow(&self) -> bool {
+        self.has_values() || self.cookies || self.first_byte || self.requests.iter().any(RequestTemplate::is_step)
+    }
+
+    /// Whether `${name}` has a meaning.
+    pub fn has_values(&self) -> bool {
+        !self.data.is_empty() || self.requests.iter().any(|request| !request.take.is_empty())
+    }
+
     /// Whether the generator spins in place of sleeping until a request is due.
     pub fn spins(&self) -> bool {
         self.pacing.is_open() && self.spin_ns > 0
@@ -431,6 +488,10 @@ impl LoadPlan {
         Self {
             requests: vec![RequestTemplate::get(url)],
             selection: Selection::Weighted,
+            data: PlanData::default(),
+            cookies: false,
+            first_byte: false,
+            fail_if: Vec::new(),
             protocol: Protocol::Http1,
             connections,
             threads: 1,
@@ -475,6 +536,40 @@ impl PlanError {
 
 /// Counts keyed by HTTP status.
 pub type Statuses = BTreeMap<u16, u64>;
+
+/// Header fields, as a list of pairs or as a map.
+fn fields<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(String, String)>, D::Error> {
+    struct FieldsVisitor;
+    impl<'de> Visitor<'de> for FieldsVisitor {
+        type Value = Vec<(String, String)>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("header fields: a map, or a list of pairs")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+            let mut fields = Vec::new();
+            while let Some(field) = items.next_element()? {
+                fields.push(field);
+            }
+            Ok(fields)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+            let mut fields = Vec::new();
+            while let Some(field) = items.next_entry()? {
+                fields.push(field);
+            }
+            Ok(fields)
+        }
+    }
+    deserializer.deserialize_any(FieldsVisitor)
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
 
 fn default_one() -> usize {
     1

@@ -8,6 +8,7 @@ use http::uri::Scheme;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::pki_types::ServerName;
 
+use super::flow::{FlowPlace, FlowPlan, without_values};
 use super::plan::{LoadPlan, Pacing, PlanError, Protocol, Rate, RequestBody, RequestTemplate, Think};
 use super::tls;
 
@@ -23,6 +24,8 @@ pub(super) struct PreparedLoad {
     pub plan: LoadPlan,
     pub origins: Vec<LoadOrigin>,
     pub requests: Vec<PreparedRequest>,
+    /// How requests are made of data and depend on answers; `None` if the rendered ones are sent as they are.
+    pub flow: Option<Arc<FlowPlan>>,
 }
 
 /// The destination of connections.
@@ -95,8 +98,22 @@ impl PreparedLoad {
         let files = if matches!(plan.protocol, Protocol::Http3 { .. }) { 2 } else { 1 };
         let wanted = plan.connections as u64 * origins.len() as u64 * files + OTHER_FILES;
         allow_files(wanted)?;
-        Ok(Self { plan: plan.clone(), origins, requests })
+        let flow = flow(plan, &origins, &requests)?;
+        Ok(Self { plan: plan.clone(), origins, requests, flow })
     }
+}
+
+fn flow(
+    plan: &LoadPlan,
+    origins: &[LoadOrigin],
+    requests: &[PreparedRequest],
+) -> Result<Option<Arc<FlowPlan>>, PlanError> {
+    let places = requests.iter().map(|PreparedRequest { origin, body, .. }| {
+        let LoadOrigin { authority, tls, .. } = &origins[*origin];
+        FlowPlace { authority, is_tls: tls.is_some(), body }
+    });
+    let places: Vec<FlowPlace<'_>> = places.collect();
+    Ok(FlowPlan::new(plan, &places)?.map(Arc::new))
 }
 
 fn check_counts(plan: &LoadPlan) -> Result<(), PlanError> {
@@ -204,7 +221,10 @@ pub(crate) fn check_pacing(pacing: &Pacing) -> Result<(), PlanError> {
 /// The origin of a request and its target (RFC 9112 §3.2.1).
 fn locate(plan: &LoadPlan, template: &RequestTemplate, field: &str) -> Result<(LoadOrigin, String), PlanError> {
     let wrong = |problem: String| PlanError::new(field, problem);
-    let url = &template.url;
+    let url = match plan.has_values() {
+        true => &without_values(&template.url).map_err(wrong)?,
+        false => &template.url,
+    };
     let uri: Uri = url.parse().map_err(|error| wrong(format!("{url:?} is not a URL: {error}")))?;
     let secure = match uri.scheme() {
         Some(scheme) if *scheme == Scheme::HTTP || scheme.as_str() == "ws" => false,

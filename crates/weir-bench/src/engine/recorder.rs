@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, Sender};
 
 use super::clock::thread_cpu;
-use super::result::{Connections, CpuTime, Errors, LoadPhase, LoadTally};
+use super::result::{Connections, CpuTime, Errors, FlowTally, LoadPhase, LoadTally};
 
 /// The times of a run, in ns of the monotonic clock.
 #[derive(Clone, Copy, Debug)]
@@ -75,12 +75,12 @@ impl TallyCounter {
     }
 
     fn clear(&mut self) {
-        let LoadTally { latency, service_time, refused, lag, .. } = &mut self.tally;
-        for histogram in [latency, service_time, refused, lag] {
+        let LoadTally { latency, service_time, first_byte, refused, lag, .. } = &mut self.tally;
+        for histogram in [latency, service_time, refused, lag].into_iter().chain(first_byte) {
             histogram.clear();
         }
-        let LoadTally { latency, service_time, refused, lag, .. } = std::mem::take(&mut self.tally);
-        self.tally = LoadTally { latency, service_time, refused, lag, ..LoadTally::default() };
+        let LoadTally { latency, service_time, first_byte, refused, lag, .. } = std::mem::take(&mut self.tally);
+        self.tally = LoadTally { latency, service_time, first_byte, refused, lag, ..LoadTally::default() };
         self.statuses.fill(0);
     }
 
@@ -123,6 +123,7 @@ pub(super) struct RecorderSummary {
     /// CPU time during measurement and drain.
     pub cpu: CpuTime,
     pub connections: Connections,
+    pub flow: Option<FlowTally>,
     pub in_flight_max: u64,
     /// The integral of the number of exchanges in flight over the measurement, in exchanges × ns.
     pub in_flight_area: f64,
@@ -251,6 +252,25 @@ impl Recorder {
                 counts.tally.refused.record(took);
             }
         }
+    }
+
+    /// Counts the time in ns to the first byte of an answer.
+    pub(super) fn first_byte(&mut self, request: usize, due: u64, ns: u64) {
+        if self.belongs(due) {
+            self.slice.tallies[request].tally.first_byte.get_or_insert_default().record(ns);
+        }
+    }
+
+    /// Counts an answer with an expected status that failed another check.
+    pub(super) fn failed_check(&mut self, request: usize, due: u64) {
+        if self.belongs(due) {
+            self.slice.tallies[request].tally.failed_checks += 1;
+        }
+    }
+
+    /// Keeps the counts of checks and passes for the summary.
+    pub(super) fn flow(&mut self, tally: FlowTally) {
+        self.summary.flow = Some(tally);
     }
 
     /// Counts an exchange that will not be answered.

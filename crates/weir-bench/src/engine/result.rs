@@ -1,9 +1,13 @@
 //! The measurements of a run, as plain values, without judgement.
 
+mod flow;
+
 use serde::{Deserialize, Serialize};
 
 use super::histogram::LatencyHistogram;
 use super::plan::Statuses;
+
+pub use self::flow::{AnswerCheckTally, FlowTally, PassTally};
 
 /// The member of `weir load --json` that is written beside the fields of a [`LoadResult`]: percentiles in milliseconds,
 /// `null` if absent.
@@ -38,6 +42,9 @@ pub struct LoadResult {
     pub requests: Vec<RequestTally>,
     /// In order of time, warm-up first.
     pub intervals: Vec<LoadInterval>,
+    /// The checks of answers and the passes through the requests, of plans that have them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flow: Option<FlowTally>,
     pub connections: Connections,
     pub generator: Generator,
 }
@@ -78,6 +85,9 @@ pub struct LoadTally {
     pub statuses: Statuses,
     /// Answers with an unexpected status; they are part of `completed`.
     pub unexpected: u64,
+    /// Answers with an expected status that failed another check; they are part of `completed`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failed_checks: u64,
     pub errors: Errors,
     /// Open loop: requests that were due and never sent, because no connection became free before the end.
     pub missed: u64,
@@ -90,6 +100,9 @@ pub struct LoadTally {
     pub latency: LatencyHistogram,
     /// From when a request was sent to its complete answer, ns.
     pub service_time: LatencyHistogram,
+    /// From when a request was sent to the first byte of its answer, ns; absent if that was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_byte: Option<LatencyHistogram>,
     /// The service time of answers with an unexpected status, ns.
     #[serde(default, skip_serializing_if = "LatencyHistogram::is_empty")]
     pub refused: LatencyHistogram,
@@ -106,6 +119,7 @@ impl LoadTally {
             *self.statuses.entry(*status).or_default() += count;
         }
         self.unexpected += other.unexpected;
+        self.failed_checks += other.failed_checks;
         self.errors.add(&other.errors);
         self.missed += other.missed;
         self.queued += other.queued;
@@ -113,6 +127,9 @@ impl LoadTally {
         self.bytes_received += other.bytes_received;
         self.latency.add(&other.latency);
         self.service_time.add(&other.service_time);
+        if let Some(theirs) = &other.first_byte {
+            self.first_byte.get_or_insert_default().add(theirs);
+        }
         self.refused.add(&other.refused);
         self.lag.add(&other.lag);
     }
@@ -129,6 +146,11 @@ impl LoadTally {
         let sent = self.lag.count();
         let possible = self.due > 0 && on_time + late <= self.due && needed <= sent;
         possible.then(|| self.lag.quantile(needed as f64 / sent as f64))
+    }
+
+    /// Requests that failed: without a complete answer, never sent, with an unexpected status or a failed check.
+    pub fn failed(&self) -> u64 {
+        self.errors.sum() + self.missed + self.unexpected + self.failed_checks
     }
 
     /// Answers with a status of this class: 2 for 200 to 299.
@@ -224,6 +246,9 @@ pub struct Connections {
     pub resumed: u64,
     /// From the start of connecting until requests can be sent (TCP, TLS, upgrade), ns.
     pub connect_time: LatencyHistogram,
+    /// The part of it that TLS took over TCP, ns; absent without TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls_time: Option<LatencyHistogram>,
 }
 
 impl Connections {
@@ -239,6 +264,9 @@ impl Connections {
         self.handshakes += other.handshakes;
         self.resumed += other.resumed;
         self.connect_time.add(&other.connect_time);
+        if let Some(theirs) = &other.tls_time {
+            self.tls_time.get_or_insert_default().add(theirs);
+        }
     }
 }
 
@@ -327,6 +355,7 @@ impl LoadResult {
         self.completed_in_time = self.both_in_time(later);
         self.total.add(&later.total);
         self.add_requests(&later.requests);
+        self.add_flow(later);
         let moved =
             |interval: &LoadInterval| LoadInterval { start_ns: interval.start_ns + offset_ns, ..interval.clone() };
         self.intervals.extend(later.intervals.iter().map(moved));
@@ -348,6 +377,12 @@ impl LoadResult {
         }
     }
 
+    fn add_flow(&mut self, other: &Self) {
+        if let Some(theirs) = &other.flow {
+            self.flow.get_or_insert_default().add(theirs);
+        }
+    }
+
     /// Adds the result of another process that ran the same plan at the same time. Intervals are joined by position.
     pub fn merge(&mut self, other: &Self) {
         self.started_unix_ns = self.started_unix_ns.min(other.started_unix_ns);
@@ -356,6 +391,7 @@ impl LoadResult {
         self.completed_in_time = self.both_in_time(other);
         self.total.add(&other.total);
         self.add_requests(&other.requests);
+        self.add_flow(other);
         let joined = self.intervals.len().min(other.intervals.len());
         for (ours, theirs) in self.intervals.iter_mut().zip(&other.intervals) {
             ours.tally.add(&theirs.tally);
@@ -367,6 +403,11 @@ impl LoadResult {
         self.generator.in_flight_max += other.generator.in_flight_max;
         self.generator.in_flight_mean += other.generator.in_flight_mean;
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 fn per_second(count: u64, ns: u64) -> f64 {

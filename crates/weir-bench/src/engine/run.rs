@@ -16,7 +16,9 @@ use super::job::{Job, RequestBudget, StartBarrier};
 use super::plan::{LoadPlan, PlanError, Protocol};
 use super::prepare::PreparedLoad;
 use super::recorder::{MeasuredWindow, RecordedInterval, RecorderMessage, RecorderSummary};
-use super::result::{CpuTime, Generator, LoadInterval, LoadPhase, LoadProgress, LoadResult, LoadTally, RequestTally};
+use super::result::{
+    CpuTime, FlowTally, Generator, LoadInterval, LoadPhase, LoadProgress, LoadResult, LoadTally, RequestTally,
+};
 use super::start::LoadStart;
 use super::streams;
 
@@ -275,8 +277,8 @@ impl<'a> Collector<'a> {
         self.progress.p50_ns = tally.latency.quantile(0.5);
         self.progress.p99_ns = tally.latency.quantile(0.99);
         self.progress.lag_p999_ns = tally.lag.quantile(0.999);
-        let LoadTally { latency, service_time, lag, .. } = &mut interval.tally;
-        for histogram in [latency, service_time, lag] {
+        let LoadTally { latency, service_time, first_byte, lag, .. } = &mut interval.tally;
+        for histogram in [latency, service_time, lag].into_iter().chain(first_byte) {
             *histogram = histogram.packed();
         }
         self.intervals.push(interval);
@@ -336,8 +338,17 @@ impl<'a> Collector<'a> {
             total,
             requests,
             intervals: self.intervals,
+            flow: flow_of_all(&self.summaries),
             connections,
             generator,
         }
     }
+}
+
+/// The checks and passes of all threads.
+fn flow_of_all(summaries: &BTreeMap<usize, Box<RecorderSummary>>) -> Option<FlowTally> {
+    let mut tallies = summaries.values().filter_map(|summary| summary.flow.as_ref());
+    let mut all = tallies.next()?.clone();
+    tallies.for_each(|tally| all.add(tally));
+    Some(all)
 }

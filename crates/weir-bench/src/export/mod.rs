@@ -107,6 +107,7 @@ mod tests {
             requests: Vec::new(),
             intervals: vec![interval],
             connections: Default::default(),
+            flow: None,
             generator: Default::default(),
         };
         let run = MeasuredRun {

@@ -194,6 +194,7 @@ mod tests {
             requests: Vec::new(),
             intervals: Vec::new(),
             connections: Default::default(),
+            flow: None,
             generator: Default::default(),
         };
         load.total.completed = completed;

@@ -2,6 +2,7 @@
 
 mod backend;
 mod echo;
+mod flow;
 mod http1;
 mod peer;
 mod streams;

@@ -478,6 +478,7 @@ mod tests {
             requests: Vec::new(),
             intervals: Vec::new(),
             connections: Default::default(),
+            flow: None,
             generator: Default::default(),
         };
         result.connections.opened = 5;

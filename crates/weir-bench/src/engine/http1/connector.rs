@@ -32,6 +32,8 @@ pub(super) struct ConnectionSlot {
     pub(super) started: u64,
     /// When connecting began.
     pub(super) opened: u64,
+    /// When TCP was connected.
+    pub(super) connected: u64,
     /// When the current state times out.
     pub(super) deadline: u64,
     pub(super) received: u64,
@@ -82,6 +84,7 @@ impl<'a> Connector<'a> {
             due: 0,
             started: 0,
             opened: 0,
+            connected: 0,
             deadline: 0,
             received: 0,
             reader: ResponseParser::default(),
@@ -182,6 +185,7 @@ impl<'a> Connector<'a> {
                 return self.connect_failed(index, socket::connect_cause(&error));
             }
             slot.state = ConnectionState::Handshaking;
+            slot.connected = now;
         }
         match stream.handshake(&mut self.buffers) {
             Ok(false) => return ConnectionChange::Unchanged,
@@ -193,7 +197,10 @@ impl<'a> Connector<'a> {
         self.open += 1;
         self.connections.opened += 1;
         self.connections.open_max = self.connections.open_max.max(self.open);
-        self.connections.handshakes += u64::from(stream.is_tls());
+        if stream.is_tls() {
+            self.connections.handshakes += 1;
+            self.connections.tls_time.get_or_insert_default().record(now - slot.connected);
+        }
         self.connections.resumed += u64::from(stream.resumed());
         self.connections.connect_time.record(now - slot.opened);
         ConnectionChange::Ready

@@ -1,9 +1,10 @@
-//! HTTP/1.1 load: one thread, one epoll, requests rendered beforehand.
+//! HTTP/1.1 load: one thread, one epoll, requests rendered beforehand unless they are made of data or depend on answers.
 //!
 //! An exchange costs one `write`, one `read`, and its share of an `epoll_wait`: a connection is registered once,
 //! edge-triggered, and a read that returns less than requested is the last one until the next event.
 
 mod connector;
+mod requests;
 mod response;
 mod source;
 mod stream;
@@ -14,10 +15,12 @@ use std::io::ErrorKind;
 use rustix::event::epoll::EventFlags;
 
 use self::connector::{ConnectionChange, ConnectionState, Connector};
+use self::requests::{FixedRequests, FlowRequests, RequestMaker};
 pub(super) use self::response::{ResponseParser, ResponseStep};
 use self::source::RequestSource;
 use self::stream::ClientStream;
 use super::clock::now_ns;
+use super::flow::{AnswerVerdict, LoadFlow};
 use super::job::{Chooser, Job, RequestBudget};
 use super::plan::Pacing;
 use super::prepare::PreparedLoad;
@@ -37,6 +40,20 @@ const LONGEST_POLL_NS: u64 = 5_000;
 
 /// Runs one thread's part of an HTTP/1.1 plan.
 pub(super) fn run(job: Job) {
+    match job.prepared.flow.clone() {
+        None => run_with(job, |_| FixedRequests { dropped: () }),
+        Some(plan) => {
+            let (clients, origins) = (job.clients.clone(), job.prepared.origins.len());
+            let mut flow = LoadFlow::new(plan, job.thread, clients.start, clients.len(), origins);
+            run_with(job, |window| {
+                flow.measure_from(window.measure);
+                FlowRequests::new(flow, clients.len() * origins)
+            });
+        }
+    }
+}
+
+fn run_with<R: RequestMaker>(job: Job, maker: impl FnOnce(MeasuredWindow) -> R) {
     let Job { thread, clients, prepared, tickets, gate } = job;
     let mut connector = Connector::new(&prepared, &clients);
     let plan = &prepared.plan;
@@ -50,6 +67,8 @@ pub(super) fn run(job: Job) {
         prepared: &prepared,
         connector,
         source,
+        requests: maker(window),
+        clients_left: clients.len(),
         chooser: Chooser::new(plan, thread, clients.len()),
         tickets,
         recorder,
@@ -63,10 +82,13 @@ pub(super) fn run(job: Job) {
     .run();
 }
 
-struct ClientThread<'a> {
+struct ClientThread<'a, R> {
     prepared: &'a PreparedLoad,
     connector: Connector<'a>,
     source: RequestSource,
+    requests: R,
+    /// Closed loop: the clients that still send requests. Those that have no data left do not.
+    clients_left: usize,
     chooser: Chooser,
     tickets: RequestBudget,
     recorder: Recorder,
@@ -82,7 +104,7 @@ struct ClientThread<'a> {
     failed: Vec<(usize, Cause)>,
 }
 
-impl ClientThread<'_> {
+impl<R: RequestMaker> ClientThread<'_, R> {
     fn run(mut self) {
         let mut next_sweep = self.window.start + SWEEP_NS;
         loop {
@@ -124,7 +146,10 @@ impl ClientThread<'_> {
             }
             self.connector.events = events;
         }
-        let ClientThread { mut recorder, mut connector, now, .. } = self;
+        let ClientThread { mut recorder, mut connector, mut requests, now, .. } = self;
+        if let Some(tally) = requests.tally() {
+            recorder.flow(tally);
+        }
         connector.connections.open_at_end = connector.open;
         recorder.finish(now, connector.connections);
     }
@@ -193,6 +218,7 @@ impl ClientThread<'_> {
                     match free[origin].pop_front() {
                         Some(slot) => {
                             self.recorder.sent(request, due, self.now - due);
+                            self.requests.draw(slot, request, due);
                             self.begin(slot, request, due);
                             self.now = now_ns();
                         }
@@ -217,6 +243,13 @@ impl ClientThread<'_> {
         }
         let request = self.chooser.next(client, self.prepared.requests.len());
         let slot = client * self.connector.origins() + self.prepared.requests[request].origin;
+        if !self.requests.draw(slot, request, due) {
+            self.clients_left -= 1;
+            if self.clients_left == 0 {
+                self.end();
+            }
+            return false;
+        }
         self.recorder.due(request, due);
         self.recorder.sent(request, due, self.now - due.min(self.woken).min(self.now));
         self.begin(slot, request, due);
@@ -226,6 +259,7 @@ impl ClientThread<'_> {
     /// Begins an exchange in a free slot.
     fn begin(&mut self, index: usize, request: usize, due: u64) {
         self.in_flight += 1;
+        self.requests.begin(index, request);
         let slot = &mut self.connector.slots[index];
         slot.occupied = true;
         slot.request = request as u32;
@@ -251,7 +285,7 @@ impl ClientThread<'_> {
     #[inline]
     fn send(&mut self, index: usize) {
         let slot = &mut self.connector.slots[index];
-        let wire = &self.prepared.requests[slot.request as usize].wire;
+        let wire = self.requests.wire(self.prepared, index, slot.request as usize);
         if slot.state == ConnectionState::Ready {
             slot.state = ConnectionState::Busy;
             slot.deadline = self.now + self.prepared.plan.timeouts.response_ms * 1_000_000;
@@ -299,8 +333,8 @@ impl ClientThread<'_> {
             }
             ConnectionState::Busy => {
                 slot.stream.as_mut().expect("a busy slot has a connection").saw_event(flags);
-                let request = &self.prepared.requests[slot.request as usize];
-                if slot.written < request.wire.len() && flags.contains(EventFlags::OUT) {
+                let wire = self.requests.wire(self.prepared, index, slot.request as usize);
+                if slot.written < wire.len() && flags.contains(EventFlags::OUT) {
                     self.send(index);
                 } else if flags.contains(EventFlags::OUT)
                     && let Some(Err(error)) = slot.stream.as_mut().map(ClientStream::flush)
@@ -338,7 +372,9 @@ impl ClientThread<'_> {
                 };
             }
             slot.received += read as u64;
-            match slot.reader.feed(&self.connector.buffers.plain[..read], request.head_only) {
+            self.requests.received(index, self.now);
+            let data = &self.connector.buffers.plain[..read];
+            match slot.reader.feed_to(data, request.head_only, self.requests.sink(index)) {
                 Ok(ResponseStep::More) => {}
                 Ok(ResponseStep::Done { used }) if used == read => return self.complete(index),
                 // Bytes after the response belong to no request.
@@ -352,14 +388,27 @@ impl ClientThread<'_> {
     fn complete(&mut self, index: usize) {
         let slot = &mut self.connector.slots[index];
         let (request, due, status) = (slot.request as usize, slot.due, slot.reader.status());
-        let prepared = &self.prepared.requests[request];
+        let all_sent = slot.written == self.requests.wire(self.prepared, index, request).len();
+        let judged = match self.requests.answered(self.prepared, index, request, status, due, self.now) {
+            AnswerVerdict::Again => return self.send_again(index, all_sent),
+            AnswerVerdict::Done(judged) => judged,
+        };
         self.recorder.completed(request, due, slot.started, self.now);
-        let refused_after = (!prepared.expects(status)).then(|| self.now.saturating_sub(slot.started));
+        let refused_after = (!judged.is_expected).then(|| self.now.saturating_sub(slot.started));
         self.recorder.status(request, due, status, refused_after);
-        self.recorder.bytes(request, due, prepared.wire.len() as u64, slot.received);
+        let sent = self.requests.sent_before(index) + self.requests.wire(self.prepared, index, request).len() as u64;
+        self.recorder.bytes(request, due, sent, slot.received);
+        if let Some(at) = self.requests.first_byte(index) {
+            self.recorder.first_byte(request, due, at.saturating_sub(slot.started));
+        }
+        if judged.failed_check {
+            self.recorder.failed_check(request, due);
+        }
+        if judged.ends_pass {
+            self.chooser.restart(index / self.prepared.origins.len());
+        }
         self.in_flight -= 1;
         slot.occupied = false;
-        let all_sent = slot.written == prepared.wire.len();
         if slot.reader.keeps_alive() && all_sent && self.prepared.plan.keep_alive {
             slot.state = ConnectionState::Ready;
             let stream = slot.stream.as_mut().expect("the response came over it");
@@ -382,6 +431,26 @@ impl ClientThread<'_> {
         }
     }
 
+    /// Sends another request of the same exchange, on the same connection if that stays open.
+    fn send_again(&mut self, index: usize, all_sent: bool) {
+        let slot = &mut self.connector.slots[index];
+        let stream = slot.stream.as_mut().expect("the response came over it");
+        let stays_open = slot.reader.keeps_alive()
+            && all_sent
+            && self.prepared.plan.keep_alive
+            && matches!(stream.receive(&mut self.connector.buffers), Ok(None));
+        slot.written = 0;
+        slot.reader.reset();
+        if stays_open {
+            slot.state = ConnectionState::Ready;
+            return self.send(index);
+        }
+        self.connector.close(index);
+        if let Err(cause) = self.connector.connect(index, self.now) {
+            self.fail(index, cause);
+        }
+    }
+
     /// Handles an exchange that will get no response.
     fn fail(&mut self, index: usize, cause: Cause) {
         self.connector.close(index);
@@ -389,6 +458,9 @@ impl ClientThread<'_> {
         slot.occupied = false;
         self.in_flight -= 1;
         self.recorder.failed(slot.request as usize, slot.due, cause);
+        if self.requests.failed(index, slot.request as usize) {
+            self.chooser.restart(index / self.prepared.origins.len());
+        }
         self.failed.push((index, cause));
     }
 
@@ -399,7 +471,12 @@ impl ClientThread<'_> {
         match &mut self.source {
             RequestSource::Closed { pauses, timers } => {
                 let client = index / origins;
-                match pauses.draw() {
+                let think = self.requests.think(self.connector.slots[index].request as usize);
+                let pause = match think {
+                    Some(think) => pauses.draw_of(think),
+                    None => pauses.draw(),
+                };
+                match pause {
                     0 => {
                         self.start_client(client, self.now);
                     }
@@ -410,6 +487,7 @@ impl ClientThread<'_> {
                 Some((due, request)) => {
                     // The response that freed the connection was readable when the wait ended, or earlier.
                     self.recorder.sent(request as usize, due, self.now.saturating_sub(due.max(self.woken)));
+                    self.requests.draw(index, request as usize, due);
                     self.begin(index, request as usize, due);
                 }
                 None => free[index % origins].push_back(index),

@@ -1,4 +1,4 @@
-//! Finds the end of HTTP/1.1 responses. Bodies are counted and discarded.
+//! Finds the end of HTTP/1.1 responses.
 
 use httparse::Status;
 
@@ -8,6 +8,23 @@ use crate::chunked::{Chunked, MalformedMessage};
 const LONGEST_HEAD: usize = 256 * 1024;
 /// The most fields of a head.
 const MOST_FIELDS: usize = 128;
+
+/// Receives the parts of a response; `()` drops them.
+pub(in crate::engine) trait AnswerSink {
+    /// A head, that of an interim response included.
+    fn head(&mut self, status: u16, fields: &[httparse::Header<'_>]);
+
+    /// Some bytes of the content.
+    fn content(&mut self, data: &[u8]);
+}
+
+impl AnswerSink for () {
+    #[inline]
+    fn head(&mut self, _: u16, _: &[httparse::Header<'_>]) {}
+
+    #[inline]
+    fn content(&mut self, _: &[u8]) {}
+}
 
 /// Parses the responses on one connection, one after the other.
 #[derive(Debug, Default)]
@@ -67,9 +84,20 @@ impl ResponseParser {
     /// Parses more bytes. `head_only`: the response is to a HEAD request.
     #[inline]
     pub(in crate::engine) fn feed(&mut self, data: &[u8], head_only: bool) -> Result<ResponseStep, MalformedMessage> {
+        self.feed_to(data, head_only, &mut ())
+    }
+
+    /// Parses more bytes, and passes their parts to `sink`.
+    #[inline]
+    pub(in crate::engine) fn feed_to(
+        &mut self,
+        data: &[u8],
+        head_only: bool,
+        sink: &mut impl AnswerSink,
+    ) -> Result<ResponseStep, MalformedMessage> {
         let mut used = 0;
         while self.phase == ResponsePhase::Head {
-            match self.head(&data[used..], head_only)? {
+            match self.head(&data[used..], head_only, sink)? {
                 None => return Ok(ResponseStep::More),
                 Some(length) => used += length,
             }
@@ -83,22 +111,32 @@ impl ResponseParser {
             ResponsePhase::Head => unreachable!("the head has been read"),
             ResponsePhase::Length(left) => {
                 if *left <= rest.len() as u64 {
+                    sink.content(&rest[..*left as usize]);
                     return Ok(ResponseStep::Done { used: used + *left as usize });
                 }
+                sink.content(rest);
                 *left -= rest.len() as u64;
                 Ok(ResponseStep::More)
             }
             ResponsePhase::Chunked(state) => Ok(state
-                .feed(rest, |_| {})?
+                .feed(rest, |data| sink.content(data))?
                 .map_or(ResponseStep::More, |length| ResponseStep::Done { used: used + length })),
-            ResponsePhase::UntilClose => Ok(ResponseStep::More),
+            ResponsePhase::UntilClose => {
+                sink.content(rest);
+                Ok(ResponseStep::More)
+            }
         }
     }
 
     /// Parses a head; returns how many of the bytes belong to it, or `None` while it is incomplete.
-    fn head(&mut self, data: &[u8], head_only: bool) -> Result<Option<usize>, MalformedMessage> {
+    fn head(
+        &mut self,
+        data: &[u8],
+        head_only: bool,
+        sink: &mut impl AnswerSink,
+    ) -> Result<Option<usize>, MalformedMessage> {
         if self.partial.is_empty() {
-            let length = self.parse(data, head_only)?;
+            let length = self.parse(data, head_only, sink)?;
             if length.is_none() {
                 self.partial.extend_from_slice(data);
             }
@@ -107,14 +145,19 @@ impl ResponseParser {
         let before = self.partial.len();
         let mut partial = std::mem::take(&mut self.partial);
         partial.extend_from_slice(data);
-        let length = self.parse(&partial, head_only)?;
+        let length = self.parse(&partial, head_only, sink)?;
         if length.is_none() {
             self.partial = partial;
         }
         Ok(length.map(|length| length - before))
     }
 
-    fn parse(&mut self, data: &[u8], head_only: bool) -> Result<Option<usize>, MalformedMessage> {
+    fn parse(
+        &mut self,
+        data: &[u8],
+        head_only: bool,
+        sink: &mut impl AnswerSink,
+    ) -> Result<Option<usize>, MalformedMessage> {
         let mut fields = [const { std::mem::MaybeUninit::uninit() }; MOST_FIELDS];
         let mut response = httparse::Response::new(&mut []);
         let parsed = httparse::ParserConfig::default()
@@ -124,6 +167,7 @@ impl ResponseParser {
             return if data.len() > LONGEST_HEAD { Err(MalformedMessage) } else { Ok(None) };
         };
         self.status = response.code.ok_or(MalformedMessage)?;
+        sink.head(self.status, response.headers);
         self.keep_alive = response.version == Some(1);
         let mut content_length = None;
         let mut transfer_coding = None;

@@ -23,7 +23,13 @@ impl Pauses {
     /// The next pause, ns.
     #[inline]
     pub fn draw(&mut self) -> u64 {
-        let ms = match self.think {
+        self.draw_of(self.think)
+    }
+
+    /// The next pause of a request with a think time of its own, ns.
+    #[inline]
+    pub fn draw_of(&mut self, think: Think) -> u64 {
+        let ms = match think {
             Think::None => return 0,
             Think::FixedMs(ms) => ms,
             Think::UniformMs { from, to } => from + (to - from) * self.random.unit(),

@@ -12,6 +12,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::PreparedStreams;
+use crate::engine::clock::now_ns;
 use crate::engine::prepare::PreparedLoad;
 use crate::engine::recorder::Cause;
 use crate::engine::socket;
@@ -44,9 +45,11 @@ pub(in crate::engine) async fn dial(
         }
         let Some(tls) = &origin.tls else { return Ok(DialedStream::Plain(stream)) };
         let connector = TlsConnector::from(tls.config.clone());
+        let since = now_ns();
         let stream = connector.connect(tls.name.clone(), stream).await.map_err(|_| Cause::Tls)?;
         let mut connections = lobby.connections.borrow_mut();
         connections.handshakes += 1;
+        connections.tls_time.get_or_insert_default().record(now_ns() - since);
         let resumed = stream.get_ref().1.handshake_kind() == Some(rustls::HandshakeKind::Resumed);
         connections.resumed += u64::from(resumed);
         Ok(DialedStream::Tls(Box::new(stream)))

@@ -115,7 +115,7 @@ impl<C: Carrier> Exchanges for EchoStream<C> {
             place.carrier = Some(open);
         }
         let bytes = self.message.len() as u64;
-        Ok(Answered { status: None, sent: bytes, received: bytes })
+        Ok(Answered { sent: bytes, received: bytes, ..Answered::default() })
     }
 }
 

@@ -8,8 +8,9 @@ use h2::{Reason, SendStream};
 use tokio::task::spawn_local;
 
 use super::dial::dial;
-use super::multiplexed::{Multiplexed, MultiplexedRequest, WINDOW};
+use super::multiplexed::{Multiplexed, MultiplexedRequest, WINDOW, captured_head};
 use super::{Answered, PreparedStreams};
+use crate::engine::flow::CapturedAnswer;
 use crate::engine::recorder::Cause;
 
 pub(super) struct DialedHttp2(SendRequest<Bytes>);
@@ -37,7 +38,11 @@ impl Multiplexed for DialedHttp2 {
         sender.send_request(request.head.clone(), request.body.is_empty()).map_err(|error| cause(&error))
     }
 
-    async fn answer((response, mut send): Self::Sent, request: &MultiplexedRequest) -> Result<Option<Answered>, Cause> {
+    async fn answer(
+        (response, mut send): Self::Sent,
+        request: &MultiplexedRequest,
+        capture: &mut CapturedAnswer,
+    ) -> Result<Option<Answered>, Cause> {
         let body = &request.body;
         if !body.is_empty() {
             send.send_data(body.clone(), true).map_err(|error| cause(&error))?;
@@ -48,15 +53,17 @@ impl Multiplexed for DialedHttp2 {
             response => response.map_err(|error| cause(&error))?,
         };
         let status = response.status().as_u16();
+        let first_byte = captured_head(capture, response.status(), response.headers());
         let mut content = response.into_body();
         let mut received = 0;
         while let Some(data) = content.data().await {
             let data = data.map_err(|error| cause(&error))?;
             received += data.len() as u64;
+            capture.content(&data);
             content.flow_control().release_capacity(data.len()).map_err(|error| cause(&error))?;
         }
         content.trailers().await.map_err(|error| cause(&error))?;
-        Ok(Some(Answered { status: Some(status), sent: body.len() as u64, received }))
+        Ok(Some(Answered { status: Some(status), sent: body.len() as u64, received, first_byte, judged: None }))
     }
 }
 

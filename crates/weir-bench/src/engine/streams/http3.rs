@@ -24,8 +24,9 @@ use tokio::net::UdpSocket;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-use super::multiplexed::{Multiplexed, MultiplexedRequest, WINDOW};
+use super::multiplexed::{Multiplexed, MultiplexedRequest, WINDOW, captured_head};
 use super::{Answered, PreparedStreams};
+use crate::engine::flow::CapturedAnswer;
 use crate::engine::plan::LoadPlan;
 use crate::engine::prepare::{LoadOrigin, OriginTls};
 use crate::engine::recorder::Cause;
@@ -104,15 +105,19 @@ impl Multiplexed for DialedHttp3 {
         Ok(SentOverHttp3 { stream, connection: self.connection.clone() })
     }
 
-    async fn answer(sent: SentOverHttp3, request: &MultiplexedRequest) -> Result<Option<Answered>, Cause> {
+    async fn answer(
+        sent: SentOverHttp3,
+        request: &MultiplexedRequest,
+        capture: &mut CapturedAnswer,
+    ) -> Result<Option<Answered>, Cause> {
         let SentOverHttp3 { mut stream, connection } = sent;
         let answered = if request.body.is_empty() {
             match stream.finish().await {
-                Ok(()) => receive(&mut stream).await,
+                Ok(()) => receive(&mut stream, capture).await,
                 Err(error) => Err(error),
             }
         } else {
-            exchange_bodies(stream, &request.body).await
+            exchange_bodies(stream, &request.body, capture).await
         };
         let answer = match answered {
             // RFC 9114 §4.1.1
@@ -123,7 +128,8 @@ impl Multiplexed for DialedHttp3 {
             return Err(Cause::Protocol);
         }
         let status = Some(answer.head.status().as_u16());
-        Ok(Some(Answered { status, sent: request.body.len() as u64, received: answer.received }))
+        let (sent, received, first_byte) = (request.body.len() as u64, answer.received, answer.first_byte);
+        Ok(Some(Answered { status, sent, received, first_byte, judged: None }))
     }
 
     /// Returns when the server has been told: else it would keep the connection until its time-out.
@@ -189,9 +195,10 @@ fn quic_config(tls: &OriginTls) -> ClientConfig {
 async fn exchange_bodies(
     stream: RequestStream<h3_quinn::BidiStream<Bytes>>,
     body: &Bytes,
+    capture: &mut CapturedAnswer,
 ) -> Result<ReceivedAnswer, StreamError> {
     let (mut upload, mut download) = stream.split();
-    let mut answered = pin!(receive(&mut download));
+    let mut answered = pin!(receive(&mut download, capture));
     let uploaded = async {
         upload.send_data(body.clone()).await?;
         upload.finish().await
@@ -211,21 +218,32 @@ struct ReceivedAnswer {
     head: Response<()>,
     /// Bytes of content.
     received: u64,
+    first_byte: Option<u64>,
 }
 
-async fn receive<S: RecvStream>(stream: &mut RequestStream<S>) -> Result<ReceivedAnswer, StreamError> {
+async fn receive<S: RecvStream>(
+    stream: &mut RequestStream<S>,
+    capture: &mut CapturedAnswer,
+) -> Result<ReceivedAnswer, StreamError> {
     let head = loop {
         let head = stream.recv_response().await?;
         if !head.status().is_informational() {
             break head;
         }
     };
+    let first_byte = captured_head(capture, head.status(), head.headers());
     let mut received = 0;
-    while let Some(data) = stream.recv_data().await? {
+    while let Some(mut data) = stream.recv_data().await? {
         received += data.remaining() as u64;
+        while capture.is_used() && data.has_remaining() {
+            let piece = data.chunk();
+            let length = piece.len();
+            capture.content(piece);
+            data.advance(length);
+        }
     }
     stream.recv_trailers().await?;
-    Ok(ReceivedAnswer { head, received })
+    Ok(ReceivedAnswer { head, received, first_byte })
 }
 
 impl ReceivedAnswer {

@@ -25,8 +25,9 @@ use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
 use super::clock::now_ns;
+use super::flow::{JudgedAnswer, LoadFlow};
 use super::job::{Chooser, Job, RequestBudget};
-use super::plan::{LoadPlan, Pacing, Protocol};
+use super::plan::{LoadPlan, Pacing, Protocol, Think};
 use super::prepare::PreparedLoad;
 use super::recorder::{Cause, MeasuredWindow, Recorder};
 use super::result::Connections;
@@ -83,15 +84,29 @@ pub(super) struct PreparedStreams {
     pub connections: RefCell<Connections>,
     open: Cell<u64>,
     pub dialing: Semaphore,
+    /// How requests are made of data and depend on answers.
+    pub flow: Option<RefCell<LoadFlow>>,
 }
 
 impl PreparedStreams {
     fn new(prepared: std::sync::Arc<PreparedLoad>) -> Rc<Self> {
+        Self::with_flow(prepared, None)
+    }
+
+    /// For protocols whose requests may be made of data: those of HTTP.
+    fn of_requests(job: &Job, slots_per_client: usize) -> Rc<Self> {
+        let (clients, prepared) = (&job.clients, &job.prepared);
+        let flow = |plan| LoadFlow::new(plan, job.thread, clients.start, clients.len(), slots_per_client);
+        Self::with_flow(prepared.clone(), prepared.flow.clone().map(flow).map(RefCell::new))
+    }
+
+    fn with_flow(prepared: std::sync::Arc<PreparedLoad>, flow: Option<RefCell<LoadFlow>>) -> Rc<Self> {
         Rc::new(Self {
             prepared,
             connections: RefCell::default(),
             open: Cell::new(0),
             dialing: Semaphore::new(CONNECT_BURST),
+            flow,
         })
     }
 
@@ -132,6 +147,9 @@ pub(super) struct Answered {
     pub status: Option<u16>,
     pub sent: u64,
     pub received: u64,
+    /// When the first byte came, and how the answer is judged, if the plan has a flow.
+    pub first_byte: Option<u64>,
+    pub judged: Option<JudgedAnswer>,
 }
 
 impl StreamsState {
@@ -140,6 +158,9 @@ impl StreamsState {
         let Job { thread, clients, prepared, tickets, gate } = job;
         let chooser = RefCell::new(Chooser::new(&prepared.plan, thread, clients.len()));
         let (recorder, window) = gate.pass()?;
+        if let Some(flow) = &lobby.flow {
+            flow.borrow_mut().measure_from(window.measure);
+        }
         let shared = Rc::new(Self {
             prepared,
             window,
@@ -185,8 +206,39 @@ impl StreamsState {
         }
     }
 
+    /// Like [`StreamsState::due`], for a slot that belongs to a client; `None` also if no data is left for it.
+    fn due_in(&self, slot: usize, client: usize, due: u64) -> Option<usize> {
+        self.due_if(client, due, |request| self.draw(slot, request, due))
+    }
+
+    /// Draws the values of a request; false if no data is left.
+    fn draw(&self, slot: usize, request: usize, due: u64) -> bool {
+        self.lobby.flow.as_ref().is_none_or(|flow| flow.borrow_mut().draw(slot, request, due))
+    }
+
+    /// The pause after a request, if it has its own.
+    fn think(&self, request: usize) -> Option<Think> {
+        self.lobby.flow.as_ref().and_then(|flow| flow.borrow().think(request))
+    }
+
+    /// Lets a client begin with its first request again, if an exchange had no value for the others.
+    fn restart_without_values(&self, slot: usize, client: usize, request: usize, outcome: &Result<Answered, Cause>) {
+        let Some(flow) = &self.lobby.flow else { return };
+        let ends_pass = match outcome {
+            Ok(answered) => answered.judged.is_some_and(|judged| judged.ends_pass),
+            Err(_) => flow.borrow_mut().failed(slot, request),
+        };
+        if ends_pass {
+            self.chooser.borrow_mut().restart(client);
+        }
+    }
+
     /// Counts a request that becomes due; `None` if the run ends before it. `client` is one of this thread's, from 0.
     pub(super) fn due(&self, client: usize, due: u64) -> Option<usize> {
+        self.due_if(client, due, |_| true)
+    }
+
+    fn due_if(&self, client: usize, due: u64, draw: impl FnOnce(usize) -> bool) -> Option<usize> {
         if self.is_over() || due >= self.window.end {
             return None;
         }
@@ -197,6 +249,9 @@ impl StreamsState {
             return None;
         }
         let request = self.chooser.borrow_mut().next(client, self.prepared.requests.len());
+        if !draw(request) {
+            return None;
+        }
         recorder.due(request, due);
         Some(request)
     }
@@ -237,8 +292,16 @@ impl StreamsState {
             Ok(answered) => {
                 recorder.completed(request, due, started, now);
                 if let Some(status) = answered.status {
-                    let expected = self.prepared.requests[request].expects(status);
+                    let judged = answered.judged;
+                    let expected = judged
+                        .map_or_else(|| self.prepared.requests[request].expects(status), |judged| judged.is_expected);
+                    if judged.is_some_and(|judged| judged.failed_check) {
+                        recorder.failed_check(request, due);
+                    }
                     recorder.status(request, due, status, (!expected).then(|| now.saturating_sub(started)));
+                }
+                if let Some(at) = answered.first_byte {
+                    recorder.first_byte(request, due, at.saturating_sub(started));
                 }
                 recorder.bytes(request, due, answered.sent, answered.received);
             }
@@ -320,6 +383,9 @@ impl StreamsState {
         self.end();
         let mut connections = std::mem::take(&mut *self.lobby.connections.borrow_mut());
         connections.open_at_end = self.lobby.open.get();
+        if let Some(flow) = &self.lobby.flow {
+            self.recorder.borrow_mut().flow(flow.borrow_mut().take_tally());
+        }
         self.recorder.borrow_mut().finish(now, connections);
     }
 }

@@ -1,16 +1,18 @@
 //! Protocols with several exchanges at a time on each connection.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Method, Request, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
 use tokio::sync::Mutex;
 
 use super::slots::{self, Exchanges};
 use super::{Answered, PreparedStreams, StreamExchange, StreamsState, all};
 use crate::engine::clock::now_ns;
+use crate::engine::flow::{AnswerVerdict, CapturedAnswer, LoadFlow, RenderedRequest};
 use crate::engine::job::Job;
-use crate::engine::prepare::{PreparedLoad, PreparedRequest};
+use crate::engine::prepare::{LoadOrigin, PreparedLoad, PreparedRequest};
 use crate::engine::recorder::Cause;
 
 /// The flow-control window of a stream and of a connection, large enough not to limit the throughput.
@@ -32,7 +34,11 @@ pub(super) trait Multiplexed: Sized + 'static {
     async fn send(&mut self, request: &MultiplexedRequest) -> Result<Self::Sent, Cause>;
 
     /// Sends the body, and receives the answer; `None` if the server says that it has not processed the request.
-    async fn answer(sent: Self::Sent, request: &MultiplexedRequest) -> Result<Option<Answered>, Cause>;
+    async fn answer(
+        sent: Self::Sent,
+        request: &MultiplexedRequest,
+        capture: &mut CapturedAnswer,
+    ) -> Result<Option<Answered>, Cause>;
 
     /// Ends a connection without requests in progress.
     async fn close(self) {}
@@ -45,13 +51,10 @@ pub(super) struct MultiplexedRequest {
 }
 
 pub(super) async fn run<C: Multiplexed>(job: Job, streams: usize) {
-    let lobby = PreparedStreams::new(job.prepared.clone());
+    let lobby = PreparedStreams::of_requests(&job, streams);
     let prepared = &job.prepared;
     let clients = job.clients.clone();
-    let requests = prepared
-        .requests
-        .iter()
-        .map(|request| MultiplexedRequest { head: head(prepared, request), body: Bytes::from(request.body.clone()) });
+    let requests = prepared.requests.iter().map(|request| fixed(prepared, request));
     let multiplexed = Rc::new(MultiplexedClients::<C> {
         lobby: lobby.clone(),
         streams,
@@ -95,18 +98,61 @@ impl<C: Multiplexed> MultiplexedClients<C> {
         Ok(connection)
     }
 
-    /// Sends the head of a request on the connection of the client, or on a new one if that has ended.
-    async fn send(&self, client: usize, request: usize) -> Result<C::Sent, Cause> {
-        let origin = self.lobby.prepared.requests[request].origin;
+    /// Sends the head of a request on the connection of the client, or on a new one if that has ended. `number` is that of the
+    /// request in the plan.
+    async fn send(&self, client: usize, number: usize, request: &MultiplexedRequest) -> Result<C::Sent, Cause> {
+        let origin = self.lobby.prepared.requests[number].origin;
         let mut place = self.connections[client * self.origins + origin].lock().await;
         if let Some(connection) = &mut *place
-            && let Ok(sent) = connection.send(&self.requests[request]).await
+            && let Ok(sent) = connection.send(request).await
         {
             return Ok(sent);
         }
         *place = None;
-        let connection = place.insert(self.open(client, request).await?);
-        connection.send(&self.requests[request]).await
+        let connection = place.insert(self.open(client, number).await?);
+        connection.send(request).await
+    }
+
+    /// Sends a request, and receives its answer.
+    async fn ask(
+        &self,
+        slot: usize,
+        number: usize,
+        request: &MultiplexedRequest,
+        capture: &mut CapturedAnswer,
+    ) -> Result<Answered, Cause> {
+        for _ in 0..ATTEMPTS {
+            let sent = self.send(slot / self.streams, number, request).await?;
+            if let Some(answered) = C::answer(sent, request, capture).await? {
+                return Ok(answered);
+            }
+        }
+        Err(Cause::Reset)
+    }
+
+    /// Sends a request that is made of data, and those that redirects ask for.
+    async fn follow(&self, flow: &RefCell<LoadFlow>, slot: usize, exchange: StreamExchange) -> Result<Answered, Cause> {
+        let StreamExchange { request: number, due, .. } = exchange;
+        flow.borrow_mut().begin(slot, number);
+        let (mut sent, mut received) = (0, 0);
+        loop {
+            let request = rendered(&self.lobby.prepared, number, flow.borrow_mut().render(slot, number));
+            // Taken out, since a flow is not borrowed while others use it.
+            let mut capture = std::mem::take(flow.borrow_mut().answer(slot));
+            let answered = self.ask(slot, number, &request, &mut capture).await;
+            let mut flow = flow.borrow_mut();
+            *flow.answer(slot) = capture;
+            let answered = answered?;
+            (sent, received) = (sent + answered.sent, received + answered.received);
+            if let Some(at) = answered.first_byte {
+                flow.received(slot, at);
+            }
+            let status = answered.status.unwrap_or_default();
+            if let AnswerVerdict::Done(judged) = flow.answered(slot, number, status, due, now_ns()) {
+                let first_byte = flow.first_byte(slot);
+                return Ok(Answered { sent, received, first_byte, judged: Some(judged), ..answered });
+            }
+        }
     }
 
     async fn close(&self) {
@@ -122,40 +168,64 @@ impl<C: Multiplexed> MultiplexedClients<C> {
 
 impl<C: Multiplexed> Exchanges for MultiplexedClients<C> {
     async fn exchange(&self, slot: usize, exchange: StreamExchange) -> Result<Answered, Cause> {
-        for _ in 0..ATTEMPTS {
-            let sent = self.send(slot / self.streams, exchange.request).await?;
-            if let Some(answered) = C::answer(sent, &self.requests[exchange.request]).await? {
-                return Ok(answered);
+        match &self.lobby.flow {
+            Some(flow) => self.follow(flow, slot, exchange).await,
+            None => {
+                let request = &self.requests[exchange.request];
+                self.ask(slot, exchange.request, request, &mut CapturedAnswer::default()).await
             }
         }
-        Err(Cause::Reset)
     }
+}
+
+/// Takes the fields of an answer whose head has come. The time is that of its first byte, of plans that measure it.
+pub(super) fn captured_head(capture: &mut CapturedAnswer, status: StatusCode, fields: &HeaderMap) -> Option<u64> {
+    if !capture.is_used() {
+        return None;
+    }
+    let now = now_ns();
+    capture.restart(status.as_u16());
+    fields.iter().for_each(|(name, value)| capture.field(name.as_str(), value.as_bytes()));
+    Some(now)
+}
+
+/// A request that is always the same.
+fn fixed(prepared: &PreparedLoad, request: &PreparedRequest) -> MultiplexedRequest {
+    let template = &request.template;
+    let fields = template.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let head = head(&prepared.origins[request.origin], &template.method, &request.target, fields);
+    MultiplexedRequest { head, body: Bytes::from(request.body.clone()) }
+}
+
+/// A request that has been made of data.
+fn rendered(prepared: &PreparedLoad, number: usize, request: RenderedRequest<'_>) -> MultiplexedRequest {
+    let RenderedRequest { method, target, fields, body, .. } = request;
+    let fields = fields.iter().map(|(name, value)| (*name, value.as_str()));
+    let head = head(&prepared.origins[prepared.requests[number].origin], method, &target, fields);
+    MultiplexedRequest { head, body: Bytes::from(body) }
 }
 
 /// The head of a request, without connection-specific fields, which HTTP/2 and HTTP/3 forbid (RFC 9113 §8.2.2, RFC 9114
 /// §4.2).
-fn head(prepared: &PreparedLoad, request: &PreparedRequest) -> Request<()> {
-    let origin = &prepared.origins[request.origin];
+fn head<'a>(
+    origin: &LoadOrigin,
+    method: &str,
+    target: &str,
+    fields: impl Iterator<Item = (&'a str, &'a str)> + Clone,
+) -> Request<()> {
     let scheme = if origin.tls.is_some() { "https" } else { "http" };
-    let named = |wanted: &str| {
-        request
-            .template
-            .headers
-            .iter()
-            .find(|(name, _)| name.eq_ignore_ascii_case(wanted))
-            .map(|(_, value)| value.as_str())
-    };
-    let authority = named("host").unwrap_or(&origin.authority);
-    let uri = Uri::builder().scheme(scheme).authority(authority).path_and_query(request.target.as_str()).build();
+    let host = fields.clone().find(|(name, _)| name.eq_ignore_ascii_case("host")).map(|(_, value)| value);
+    let authority = host.unwrap_or(&origin.authority);
+    let uri = Uri::builder().scheme(scheme).authority(authority).path_and_query(target).build();
     let mut head = Request::new(());
-    *head.method_mut() = Method::from_bytes(request.template.method.as_bytes()).expect("the plan's check took it");
+    *head.method_mut() = Method::from_bytes(method.as_bytes()).expect("the plan's check took it");
     *head.uri_mut() = uri.unwrap_or_default();
-    for (name, value) in &request.template.headers {
+    for (name, value) in fields {
         let of_connection = ["host", "connection", "keep-alive", "transfer-encoding", "upgrade"];
         if of_connection.iter().any(|other| name.eq_ignore_ascii_case(other)) {
             continue;
         }
-        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name.as_str()), HeaderValue::try_from(value.as_str())) {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
             head.headers_mut().append(name, value);
         }
     }

@@ -177,7 +177,7 @@ async fn converse(
                 websocket.send(message).await.map_err(|error| cause(&error))?;
                 let answer = next_message(websocket).await?;
                 match form.answers(number, &answer) {
-                    true => Ok(Answered { status: None, sent, received: answer.len() as u64 }),
+                    true => Ok(Answered { sent, received: answer.len() as u64, ..Answered::default() }),
                     false => Err(Cause::Mismatch),
                 }
             })
@@ -339,7 +339,7 @@ async fn answers(
         let outcome = match form.answers(number, &answer) {
             true => {
                 let bytes = answer.len() as u64;
-                Ok(Answered { status: None, sent: form.filler.len() as u64, received: bytes })
+                Ok(Answered { sent: form.filler.len() as u64, received: bytes, ..Answered::default() })
             }
             false => Err(Cause::Mismatch),
         };

@@ -141,7 +141,7 @@ impl SubscriptionBook {
             publications.remove(&number);
         }
         let intact = content[NUMBER..] == self.payload[NUMBER..] && self.is_signed(content, signature);
-        let answered = super::Answered { status: None, sent: 0, received: content.len() as u64 };
+        let answered = super::Answered { received: content.len() as u64, ..super::Answered::default() };
         shared.finish(exchange, if intact { Ok(answered) } else { Err(Cause::Mismatch) });
     }
 

@@ -1,0 +1,206 @@
+//! An answer as far as checks and extractions look at it.
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+
+use serde_json::Value;
+
+use super::redirect::is_redirect;
+
+/// The longest part of a body that is kept.
+const LARGEST_BODY: usize = 1024 * 1024;
+
+/// The parts of an answer that a request needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct NeededParts {
+    pub(super) fields: bool,
+    /// The fields of redirects.
+    pub(super) location: bool,
+    pub(super) body: bool,
+}
+
+/// An answer that is being received.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct CapturedAnswer {
+    /// Whether the plan looks at answers at all.
+    is_used: bool,
+    needs: NeededParts,
+    /// Whether the fields of this head are kept.
+    keeps_fields: bool,
+    fields: Vec<(String, Vec<u8>)>,
+    body: Vec<u8>,
+    /// The body is longer than what is kept.
+    is_cut: bool,
+}
+
+impl CapturedAnswer {
+    /// Prepares for an answer.
+    pub(super) fn begin(&mut self, needs: NeededParts) {
+        (self.is_used, self.needs) = (true, needs);
+        self.restart(0);
+    }
+
+    /// A head begins: what an interim one contained is dropped.
+    pub(in crate::engine) fn restart(&mut self, status: u16) {
+        self.keeps_fields = self.needs.fields || (self.needs.location && is_redirect(status));
+        self.fields.clear();
+        self.body.clear();
+        self.is_cut = false;
+    }
+
+    pub(in crate::engine) fn is_used(&self) -> bool {
+        self.is_used
+    }
+
+    pub(in crate::engine) fn field(&mut self, name: &str, value: &[u8]) {
+        if self.keeps_fields {
+            self.fields.push((name.to_owned(), value.to_owned()));
+        }
+    }
+
+    pub(in crate::engine) fn content(&mut self, data: &[u8]) {
+        if self.needs.body {
+            let room = LARGEST_BODY - self.body.len();
+            self.is_cut |= data.len() > room;
+            self.body.extend_from_slice(&data[..data.len().min(room)]);
+        }
+    }
+
+    /// The values of a field, in their order.
+    pub(super) fn fields<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+        let named = self.fields.iter().filter(move |(known, _)| known.eq_ignore_ascii_case(name));
+        named.map(|(_, value)| value.as_slice())
+    }
+}
+
+/// Where in an answer a value is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum AnswerPart {
+    Field(String),
+    /// A JSON pointer (RFC 6901).
+    Json(String),
+    Body,
+}
+
+impl AnswerPart {
+    /// The part that the keys `field` and `json` mean; the error says what is wrong with them.
+    pub(super) fn read(field: Option<&str>, json: Option<&str>) -> Result<Self, String> {
+        match (field, json) {
+            (Some(_), Some(_)) => Err("has `field` and `json`; use one of them".to_owned()),
+            (Some(""), None) => Err("`field` is empty; write the name of a header field".to_owned()),
+            (Some(name), None) => Ok(AnswerPart::Field(name.to_owned())),
+            (None, Some(pointer)) if pointer.is_empty() || pointer.starts_with('/') => {
+                Ok(AnswerPart::Json(pointer.to_owned()))
+            }
+            (None, Some(pointer)) => {
+                Err(format!("`json` is \"{pointer}\", which does not begin with /; try \"/{pointer}\""))
+            }
+            (None, None) => Ok(AnswerPart::Body),
+        }
+    }
+
+    pub(super) fn needs(&self) -> NeededParts {
+        let is_field = matches!(self, AnswerPart::Field(_));
+        NeededParts { fields: is_field, body: !is_field, location: false }
+    }
+}
+
+impl std::fmt::Display for AnswerPart {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            AnswerPart::Field(name) => write!(f, "field {name}"),
+            AnswerPart::Json(pointer) => write!(f, "JSON {pointer}"),
+            AnswerPart::Body => f.write_str("body"),
+        }
+    }
+}
+
+/// A complete answer, whose JSON is parsed at most once.
+pub(super) struct CompleteAnswer<'a> {
+    captured: &'a CapturedAnswer,
+    json: OnceCell<Result<Value, String>>,
+}
+
+impl<'a> CompleteAnswer<'a> {
+    pub(super) fn new(captured: &'a CapturedAnswer) -> Self {
+        Self { captured, json: OnceCell::new() }
+    }
+
+    /// The value of a part; the error says why there is none.
+    pub(super) fn value(&self, part: &AnswerPart) -> Result<Cow<'_, [u8]>, String> {
+        match part {
+            AnswerPart::Field(name) => {
+                let named = self.captured.fields.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
+                let values: Vec<&[u8]> = named.map(|(_, value)| value.as_slice()).collect();
+                match values.as_slice() {
+                    [] => Err("there was no such field".to_owned()),
+                    [value] => Ok(Cow::Borrowed(value)),
+                    several => Ok(Cow::Owned(several.join(&b", "[..]))),
+                }
+            }
+            _ if self.captured.is_cut => Err(format!("the body was longer than {} MiB", LARGEST_BODY >> 20)),
+            AnswerPart::Body => Ok(Cow::Borrowed(&self.captured.body)),
+            AnswerPart::Json(pointer) => {
+                let json = self.json.get_or_init(|| {
+                    serde_json::from_slice(&self.captured.body)
+                        .map_err(|error| format!("the body was not JSON: {error}"))
+                });
+                match json.as_ref().map_err(Clone::clone)?.pointer(pointer) {
+                    None => Err("there was no such place".to_owned()),
+                    Some(Value::String(text)) => Ok(Cow::Borrowed(text.as_bytes())),
+                    Some(other) => Ok(Cow::Owned(other.to_string().into_bytes())),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::engine::flow) fn captured(fields: &[(&str, &str)], body: &str) -> CapturedAnswer {
+        let mut answer = CapturedAnswer::default();
+        answer.begin(NeededParts { fields: true, body: true, location: false });
+        fields.iter().for_each(|(name, value)| answer.field(name, value.as_bytes()));
+        answer.content(body.as_bytes());
+        answer
+    }
+
+    #[test]
+    fn parts_of_an_answer_are_found() {
+        let answer = captured(&[("X-A", "1"), ("x-a", "2"), ("B", "3")], r#"{"a": {"b": ["x", 5, null]}}"#);
+        let complete = CompleteAnswer::new(&answer);
+        let value = |field, json| {
+            let part = AnswerPart::read(field, json).expect("a good part");
+            complete.value(&part).map(|value| String::from_utf8_lossy(&value).into_owned())
+        };
+        assert_eq!(value(Some("x-A"), None).as_deref(), Ok("1, 2"));
+        assert_eq!(value(Some("c"), None), Err("there was no such field".to_owned()));
+        assert_eq!(value(None, Some("/a/b/0")).as_deref(), Ok("x"));
+        assert_eq!(value(None, Some("/a/b/1")).as_deref(), Ok("5"));
+        assert_eq!(value(None, Some("/a/c")), Err("there was no such place".to_owned()));
+        assert!(value(None, None).is_ok_and(|body| body.starts_with("{\"a\"")));
+    }
+
+    #[test]
+    fn bodies_are_kept_up_to_their_bound() {
+        let mut answer = captured(&[], "");
+        answer.content(&vec![b'x'; LARGEST_BODY]);
+        assert!(CompleteAnswer::new(&answer).value(&AnswerPart::Body).is_ok());
+        answer.content(b"x");
+        assert_eq!(
+            CompleteAnswer::new(&answer).value(&AnswerPart::Body),
+            Err("the body was longer than 1 MiB".to_owned())
+        );
+    }
+
+    #[test]
+    fn fault_of_a_part_says_what_would_be_right() {
+        assert_eq!(
+            AnswerPart::read(None, Some("a/b")),
+            Err("`json` is \"a/b\", which does not begin with /; try \"/a/b\"".to_owned())
+        );
+        assert!(AnswerPart::read(Some("a"), Some("/b")).is_err());
+    }
+}
