@@ -13,6 +13,7 @@ mod ingress;
 mod listener_hosts;
 mod listeners;
 mod load;
+mod load_steps;
 mod logs;
 mod mistakes;
 mod pages;

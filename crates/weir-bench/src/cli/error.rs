@@ -71,7 +71,9 @@ pub enum LoadCommandError {
     #[error(transparent)]
     File(#[from] FileError),
     #[error("{}: {source}", .path.display())]
-    Syntax { path: PathBuf, source: serde_json::Error },
+    Json { path: PathBuf, source: serde_json::Error },
+    #[error("{}: {source}", .path.display())]
+    Yaml { path: PathBuf, source: Box<serde_saphyr::Error> },
     /// `--rate` for clients that send nothing after the first request.
     #[error("--rate applies to requests and messages; clients of `-p {protocol}` send none after the first")]
     RateWithoutRequests { protocol: &'static str },

@@ -1,5 +1,7 @@
 //! `weir load`: one run of the load engine from the command line, with the options of wrk, wrk2, ab and hey.
 
+mod condition;
+mod data;
 mod report;
 mod verdict;
 
@@ -7,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, IsTerminal as _, Read as _};
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -26,6 +28,8 @@ use crate::engine::{
 };
 use crate::errors::{FileError, ValueError};
 
+pub use self::condition::{ConditionOutcome, FailCondition};
+use self::data::DataArguments;
 pub use self::report::report;
 pub use self::verdict::verdict;
 
@@ -33,7 +37,8 @@ pub use self::verdict::verdict;
 ///
 /// Latency is measured from when a request was due, service time from when it was sent. Both are always printed. Throughput
 /// counts the responses that came within the measured time. Requests that are unanswered at its end are waited for, up to
-/// --timeout, so that slow responses are not missing from the percentiles. Exits with 1 if nothing was answered.
+/// --timeout, so that slow responses are not missing from the percentiles. Exits with 1 if nothing was answered, or if a
+/// condition of --fail-if is met.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LoadArguments {
     /// The URL: http://, https://, ws:// or wss://; tcp://HOST:PORT, tls://HOST:PORT or udp://HOST:PORT without HTTP. With
@@ -126,7 +131,14 @@ pub struct LoadArguments {
     /// The seed of all random choices
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Runs the plan in this JSON file (`-`: standard input), instead of a URL with options
+    #[command(flatten)]
+    values: DataArguments,
+    /// The run has failed if this is true, and the exit status is 1: `p99>20ms`, `mean`, `max`, `service.p99` (from when a
+    /// request was sent), `first_byte.p99`, `pass.p99` (all requests in sequence), `errors>0.1%`, `checks>0`, `rate<1000`;
+    /// `p99[NAME]` of one request. Can be given several times
+    #[arg(long, value_name = "CONDITION", help_heading = "Data and checks")]
+    fail_if: Vec<FailCondition>,
+    /// Runs the plan in this JSON or YAML file (`-`: standard input), instead of a URL with options
     #[arg(long, value_name = "FILE", conflicts_with = "url")]
     plan: Option<PathBuf>,
     /// Writes the result as JSON to this file (`-`: standard output, without the report)
@@ -173,23 +185,25 @@ enum EchoName {
     Any,
 }
 
-/// Runs the load and prints what it measured. Fails when the plan cannot be run or nothing was answered.
+/// Runs the load and prints what it measured. Fails when the plan cannot be run, nothing was answered, or a condition of the plan
+/// or the options is met.
 pub fn main(args: LoadArguments) -> ExitCode {
     let json = args.json.clone();
     let quiet = args.quiet;
-    let outcome = plan(args).and_then(|plan| {
+    let outcome = plan_with_conditions(args).and_then(|(plan, conditions)| {
         let result = run_with_progress(&plan, quiet)?;
-        Ok((plan, result))
+        Ok((plan, conditions, result))
     });
-    let (plan, result) = match outcome {
+    let (plan, conditions, result) = match outcome {
         Ok(outcome) => outcome,
         Err(error) => {
             eprintln!("weir load: {error}");
             return ExitCode::from(2);
         }
     };
+    let outcomes: Vec<ConditionOutcome> = conditions.iter().map(|condition| condition.outcome(&result)).collect();
     if let Some(path) = &json
-        && let Err(error) = write_json(path, &result)
+        && let Err(error) = write_json(path, &result, &outcomes)
     {
         eprintln!("weir load: {}: {error}", path.display());
         return ExitCode::from(2);
@@ -197,7 +211,23 @@ pub fn main(args: LoadArguments) -> ExitCode {
     if json.is_none_or(|path| path.as_os_str() != "-") {
         print!("{}", report(&plan, &result));
     }
-    if answered(&plan, &result) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    for outcome in &outcomes {
+        eprintln!("{outcome}");
+    }
+    let failed = outcomes.iter().any(|outcome| outcome.failed);
+    if answered(&plan, &result) && !failed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The plan, and the conditions under which its run has failed.
+fn plan_with_conditions(args: LoadArguments) -> Result<(LoadPlan, Vec<FailCondition>), LoadCommandError> {
+    let mut conditions = args.fail_if.clone();
+    let plan = plan(args)?;
+    for (index, text) in plan.fail_if.iter().enumerate() {
+        let condition =
+            text.parse().map_err(|error| PlanError::new(format!("fail_if[{index}]"), format!("{error}")))?;
+        conditions.push(condition);
+    }
+    Ok((plan, conditions))
 }
 
 /// Whether the target answered: a request or message, or the opening of a connection if the plan has only those.
@@ -208,8 +238,12 @@ fn answered(plan: &LoadPlan, result: &LoadResult) -> bool {
     }
 }
 
-fn write_json(path: &PathBuf, result: &LoadResult) -> io::Result<()> {
-    let text = serde_json::to_string(&with_percentiles(result)?)?;
+fn write_json(path: &PathBuf, result: &LoadResult, outcomes: &[ConditionOutcome]) -> io::Result<()> {
+    let mut value = with_percentiles(result)?;
+    if !outcomes.is_empty() {
+        value["fail_if"] = serde_json::to_value(outcomes)?;
+    }
+    let text = serde_json::to_string(&value)?;
     if path.as_os_str() == "-" {
         out!("{text}");
         return Ok(());
@@ -232,7 +266,28 @@ fn with_percentiles(result: &LoadResult) -> io::Result<serde_json::Value> {
         "latency": percentiles(&result.total.latency),
         "service_time": percentiles(&result.total.service_time),
     });
+    let passes = result.flow.as_ref().and_then(|flow| flow.passes.as_ref()).map(|passes| &passes.time);
+    let more = [
+        ("first_byte", result.total.first_byte.as_ref()),
+        ("pass", passes),
+        ("connect", Some(&result.connections.connect_time).filter(|times| !times.is_empty())),
+        ("tls", result.connections.tls_time.as_ref()),
+    ];
+    for (name, histogram) in more {
+        if let Some(histogram) = histogram {
+            value[PERCENTILES][name] = serde_json::json!(percentiles(histogram));
+        }
+    }
     Ok(value)
+}
+
+/// A plan as it is written in a file: a JSON object, or YAML.
+fn read_plan(path: &Path, text: &str) -> Result<LoadPlan, LoadCommandError> {
+    if text.trim_start().starts_with('{') {
+        return serde_json::from_str(text).map_err(|source| LoadCommandError::Json { path: path.to_owned(), source });
+    }
+    let wrong = |source| LoadCommandError::Yaml { path: path.to_owned(), source: Box::new(source) };
+    serde_saphyr::from_str(text).map_err(wrong)
 }
 
 /// The plan that the options describe.
@@ -245,8 +300,7 @@ fn plan(args: LoadArguments) -> Result<LoadPlan, LoadCommandError> {
             fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text))
         };
         read.map_err(FileError::at(path))?;
-        let plan = serde_json::from_str(&text);
-        return plan.map_err(|source| LoadCommandError::Syntax { path: path.clone(), source });
+        return read_plan(path, &text);
     }
     let body = match (&args.data, args.data_size) {
         (Some(text), _) => match text.strip_prefix('@') {
@@ -272,7 +326,7 @@ fn plan(args: LoadArguments) -> Result<LoadPlan, LoadCommandError> {
     let duration = args.duration.or(args.requests.is_none().then_some(Duration::from_secs(10)));
     let pacing = pacing(&args, duration);
     let first = requests.first().map(|request| request.url.clone()).unwrap_or_default();
-    Ok(LoadPlan {
+    let mut plan = LoadPlan {
         requests,
         protocol,
         threads: args.threads,
@@ -290,7 +344,9 @@ fn plan(args: LoadArguments) -> Result<LoadPlan, LoadCommandError> {
             args.connections,
             StopCondition { duration_ms: duration.map(ms), count: args.requests },
         )
-    })
+    };
+    args.values.apply(&mut plan);
+    Ok(plan)
 }
 
 fn protocol(args: &LoadArguments, requests: &[RequestTemplate]) -> Protocol {
@@ -467,6 +523,34 @@ mod tests {
     }
 
     #[test]
+    fn plan_is_read_from_json_and_yaml() {
+        let path = Path::new("plan.yaml");
+        let yaml = "requests:\n- url: http://a/\n  headers: {B: c, A: d}\n  check: [{status: [200, 3xx]}, {json: /n, equals: 5}]\n\
+                    \x20 body: {text: hi}\n  think: {fixed_ms: 5}\nconnections: 1\nstop: {count: 1}\nfail_if: ['p99>1s']\n\
+                    data:\n  variables: {id: uuid, n: {number: {from: 1, to: 2}}}\n";
+        let plan = read_plan(path, yaml).expect("a good plan");
+        assert_eq!(plan.requests[0].headers, [("B", "c"), ("A", "d")].map(|(name, value)| (name.into(), value.into())));
+        assert_eq!((plan.requests[0].check.len(), plan.data.variables.len()), (2, 2));
+        let json = serde_json::to_string(&plan).expect("a plan has string keys");
+        assert_eq!(read_plan(path, &json).expect("what was written is read"), plan);
+        let fault = |text: &str| read_plan(path, text).expect_err("a fault").to_string();
+        assert!(fault("{\"requests\": 1}").contains("plan.yaml: "));
+        let unknown = fault("requests: []\nconections: 1\n");
+        assert!(unknown.contains("conections") && unknown.contains("line 2"), "{unknown}");
+    }
+
+    #[test]
+    fn plan_of_the_guide_is_read() {
+        let guide = include_str!("../../../../../docs/guide/load.md");
+        let (_, block) = guide.split_once("```yaml fragment\n").expect("the guide has a plan");
+        let (text, _) = block.split_once("```").expect("the block ends");
+        let plan = read_plan(Path::new("shop.yaml"), text).expect("a good plan");
+        assert_eq!((plan.requests.len(), plan.data.csv.len(), plan.cookies), (2, 1, true));
+        let conditions = plan.fail_if.iter().map(|text| text.parse::<FailCondition>());
+        assert!(conditions.collect::<Result<Vec<_>, _>>().is_ok());
+    }
+
+    #[test]
     fn a_run_whose_connections_opened_without_an_answer_fails() {
         let mut result = LoadResult {
             started_unix_ns: 0,
@@ -498,6 +582,8 @@ mod tests {
             ("http://a/ -p sse -R 5", "--rate applies to requests and messages"),
             ("http://a/ -p idle -R 5", "--rate applies to requests and messages"),
             ("--plan /nowhere.json", "/nowhere.json"),
+            ("http://a/ --fail-if p99", "try 'p99>20ms'"),
+            ("http://a/ --csv-end stop", "required"),
         ] {
             let error = parsed(line).expect_err(line);
             assert!(error.contains(hint), "{line}: {error}");

@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use super::verdict::verdict;
-use crate::engine::{LatencyHistogram, LoadPlan, LoadResult, LoadTally, Pacing, Rate, Spacing, Think};
+use crate::engine::{
+    AnswerCheckTally, LatencyHistogram, LoadPlan, LoadResult, LoadTally, Pacing, Rate, Spacing, Think,
+};
 
 /// The percentiles of the table.
 const SHARES: [(&str, f64); 7] = [
@@ -31,7 +33,8 @@ pub fn report(plan: &LoadPlan, result: &LoadResult) -> String {
         counted(plan.threads as u64, "thread"),
         pacing(&plan.pacing)
     );
-    let lines = answers(plan, result).into_iter().chain(transport(result)).chain([generator(result)]);
+    let lines =
+        answers(plan, result).into_iter().chain(steps(result)).chain(transport(result)).chain([generator(result)]);
     for (name, value) in lines {
         let _ = writeln!(text, "{name:<14}{value}");
     }
@@ -51,6 +54,9 @@ pub fn report(plan: &LoadPlan, result: &LoadResult) -> String {
             time(tally.latency.quantile(0.5) as f64),
             time(tally.latency.quantile(0.99) as f64)
         );
+    }
+    for check in result.flow.iter().flat_map(|flow| &flow.checks) {
+        let _ = writeln!(text, "{}", check_line(check));
     }
     let sentences = verdict(plan, result);
     if sentences.is_empty() {
@@ -88,6 +94,38 @@ fn answers(plan: &LoadPlan, result: &LoadResult) -> Vec<ReportLine> {
     lines
 }
 
+/// The times of parts of requests, and of several together.
+fn steps(result: &LoadResult) -> Vec<ReportLine> {
+    let middle_and_99 = |times: &LatencyHistogram| {
+        format!("50 % {}, 99 % {}", time(times.quantile(0.5) as f64), time(times.quantile(0.99) as f64))
+    };
+    let mut lines = Vec::new();
+    if let Some(times) = &result.total.first_byte {
+        lines.push(("first byte", format!("{} after a request was sent", middle_and_99(times))));
+    }
+    if let Some(passes) = result.flow.as_ref().and_then(|flow| flow.passes.as_ref()) {
+        let times = match passes.completed {
+            0 => String::new(),
+            _ => format!("; time of one {}", middle_and_99(&passes.time)),
+        };
+        let (completed, abandoned) = (thousands(passes.completed), thousands(passes.abandoned));
+        lines.push(("passes", format!("{completed} through all requests, {abandoned} began again{times}")));
+    }
+    lines
+}
+
+/// What came of a check.
+fn check_line(check: &AnswerCheckTally) -> String {
+    let AnswerCheckTally { request, check, passed, failed, example } = check;
+    let (all, failed_count) = (thousands(passed + failed), thousands(*failed));
+    match example {
+        None => format!("Check: {request}: {check}: passed by {all}"),
+        Some(example) => {
+            format!("Check: {request}: {check}: failed by {failed_count} of {all}; for one of them {example}")
+        }
+    }
+}
+
 /// How punctually the requests of an open loop were sent.
 fn on_schedule(total: &LoadTally) -> String {
     let share = |share: f64, percent: &str| match total.sent_within(share) {
@@ -105,8 +143,14 @@ fn transport(result: &LoadResult) -> [ReportLine; 3] {
         size(total.bytes_received as f64 / total.completed.max(1) as f64 * result.rate()),
         size(total.bytes_sent as f64)
     );
+    let tls = match &connections.tls_time {
+        Some(times) => {
+            format!(", of which TLS {} (99 %: {})", time(times.quantile(0.5) as f64), time(times.quantile(0.99) as f64))
+        }
+        None => String::new(),
+    };
     let opened = format!(
-        "{} opened in {} (99 %: {}), {} closed by the peer while idle; failed: {}",
+        "{} opened in {} (99 %: {}){tls}, {} closed by the peer while idle; failed: {}",
         thousands(connections.opened),
         time(connections.connect_time.quantile(0.5) as f64),
         time(connections.connect_time.quantile(0.99) as f64),
@@ -207,7 +251,7 @@ fn counted(count: u64, thing: &str) -> String {
     format!("{} {thing}{}", thousands(count), if count == 1 { "" } else { "s" })
 }
 
-fn thousands(number: u64) -> String {
+pub(super) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (position, digit) in digits.chars().enumerate() {

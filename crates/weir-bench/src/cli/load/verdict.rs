@@ -51,6 +51,20 @@ pub fn verdict(plan: &LoadPlan, result: &LoadResult) -> Vec<String> {
             total.missed, total.due
         ));
     }
+    sentences.extend(failures(plan, result));
+    if total.completed > 0 && total.completed < FEW {
+        sentences.push(format!(
+            "Only {} answers: the 99.9th percentile is based on the slowest {}.",
+            total.completed,
+            (total.completed / 1_000).max(1)
+        ));
+    }
+    sentences
+}
+
+/// What weakens the result because requests failed, or were not those that were meant.
+fn failures(plan: &LoadPlan, result: &LoadResult) -> Vec<String> {
+    let (mut sentences, total) = (Vec::new(), &result.total);
     if total.errors.sum() > 0 && total.completed > 0 {
         sentences.push(format!(
             "{} requests had no complete answer; they are not included in the latency.",
@@ -63,14 +77,21 @@ pub fn verdict(plan: &LoadPlan, result: &LoadResult) -> Vec<String> {
     if total.unexpected > 0 {
         sentences.push(format!("{} answers had a status that is not a success.", total.unexpected));
     }
-    if total.completed > 0 && total.completed < FEW {
+    if total.failed_checks > 0 {
+        sentences.push(format!("{} answers failed a check, and are included in the latency.", total.failed_checks));
+    }
+    if let Some(request) = plan.requests.iter().find(|request| !plan.has_values() && contains_name(&request.url)) {
         sentences.push(format!(
-            "Only {} answers: the 99.9th percentile is based on the slowest {}.",
-            total.completed,
-            (total.completed / 1_000).max(1)
+            "{} was sent as it is, since the plan has no data: `${{NAME}}` needs --csv or --var.",
+            request.url
         ));
     }
     sentences
+}
+
+/// Whether a text looks as if a value should replace a part of it.
+fn contains_name(text: &str) -> bool {
+    text.split_once("${").is_some_and(|(_, rest)| rest.contains('}'))
 }
 
 /// Why nothing was answered.
@@ -151,5 +172,12 @@ mod tests {
         assert!(said(|result| result.total.errors = Errors { local: 2, ..Errors::default() }).contains("ran out"));
         assert!(said(|result| result.total.unexpected = 3).contains("3 answers"));
         assert!(said(|result| result.total.completed = 10).contains("Only 10"));
+        assert!(said(|result| result.total.failed_checks = 4).contains("4 answers failed a check"));
+    }
+
+    #[test]
+    fn name_without_data_is_said() {
+        let plan = LoadPlan::closed("http://a/${id}", 1, StopCondition::after_ms(1_000));
+        assert!(verdict(&plan, &result())[0].contains("`${NAME}` needs --csv or --var"));
     }
 }
