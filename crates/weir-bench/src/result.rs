@@ -604,11 +604,10 @@ impl MeasuredRun {
         (total.errors.sum() + total.missed) as f64 / total.due.max(1) as f64
     }
 
-    /// Share of the due exchanges that failed, 0 to 1: errors, requests never sent and unexpected statuses.
+    /// Share of the due exchanges that failed, 0 to 1: errors, requests never sent, unexpected statuses and failed checks.
     pub fn error_share(&self) -> f64 {
         let total = &self.load.total;
-        let bad = total.errors.sum() + total.missed + total.unexpected;
-        bad as f64 / (total.due.max(1)) as f64
+        total.failed() as f64 / (total.due.max(1)) as f64
     }
 
     pub fn role(&self, role: ProcessRole) -> impl Iterator<Item = &Process> {

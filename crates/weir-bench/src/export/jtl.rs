@@ -33,7 +33,7 @@ pub(super) fn text(cell: &Cell) -> Result<String, csv::Error> {
         for interval in run.load.intervals.iter().filter(|interval| interval.phase == LoadPhase::Measured) {
             let tally = &interval.tally;
             let status = tally.statuses.iter().max_by_key(|(_, count)| **count).map(|(status, _)| *status);
-            let errors = tally.errors.sum() + tally.unexpected;
+            let errors = tally.errors.sum() + tally.unexpected + tally.failed_checks;
             let elapsed = format!("{:.0}", tally.latency.mean() / 1e6);
             let end_ms = (run.load.started_unix_ns + interval.start_ns + interval.length_ns) / 1_000_000;
             let fields = [

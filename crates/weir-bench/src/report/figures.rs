@@ -499,7 +499,7 @@ fn of_intervals(run: &MeasuredRun, plot: TimePlot) -> Vec<(f64, f64)> {
         let tally = &interval.tally;
         let per_second = |count: u64| count as f64 * 1e9 / interval.length_ns.max(1) as f64;
         let value = match plot {
-            TimePlot::Errors => per_second(tally.errors.sum() + tally.missed + tally.unexpected),
+            TimePlot::Errors => per_second(tally.failed()),
             TimePlot::Latency if tally.latency.is_empty() => return None,
             TimePlot::Latency => tally.latency.quantile(0.99) as f64 / 1e6,
             _ => per_second(tally.completed),

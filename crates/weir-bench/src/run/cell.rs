@@ -26,7 +26,7 @@ use super::{
     services::ServicesOfRow,
 };
 use crate::{
-    engine::{self, Interruptions, LoadPlan, LoadResult, LoadStart, StopCondition},
+    engine::{self, Interruptions, LoadPlan, LoadResult, LoadStart, RequestTemplate, StopCondition},
     manifest::Pinning,
     result::{
         Cell, CellOutcome, Configuration, ConfigurationCheck, FanOutDeliveries, Instructions, LoadLevel, MeasuredRun,
@@ -231,20 +231,28 @@ impl Started {
             engine::Protocol::Idle { .. } => engine::Protocol::Http1,
             other => other.clone(),
         };
-        for request in [0, whole.requests.len() - 1] {
+        let requests = &whole.requests;
+        // Requests that use values of answers make sense only all together.
+        let probed = match requests.iter().any(|request| !request.take.is_empty()) {
+            true => vec![requests.clone()],
+            false => [0, requests.len() - 1].map(|request| vec![requests[request].clone()]).into(),
+        };
+        for requests in probed {
+            let count = requests.len() as u64;
             let plan = LoadPlan {
-                requests: vec![whole.requests[request].clone()],
+                requests,
                 protocol: protocol.clone(),
                 pacing: engine::Pacing::default(),
-                stop: StopCondition::after_count(1),
+                stop: StopCondition::after_count(count),
                 warm_up_ms: 0,
                 ..whole.clone()
             };
             let deadline = Instant::now() + PROBE_LIMIT;
             loop {
                 let result = engine::run(&plan, &mut |_| {})?;
-                let expected = !plan.requests[0].expect_status.is_empty() && result.total.unexpected == 0;
-                if result.total.class(2) == 1 || (expected && result.total.completed == 1) {
+                let expected =
+                    plan.requests.iter().any(RequestTemplate::names_statuses) && result.total.unexpected == 0;
+                if result.total.class(2) == count || (expected && result.total.completed == count) {
                     break;
                 }
                 if Instant::now() > deadline {

@@ -113,10 +113,9 @@ pub fn load(
     seed: u64,
 ) -> LoadPlan {
     let connections = level.connections as usize;
-    let method = &scenario.method;
+    let (method, load) = (&scenario.method, &scenario.load);
     let share_ms = |seconds: f64| (seconds * 1e3 / f64::from(method.slices)) as u64;
     let (warm_up_ms, measured_ms) = (share_ms(method.warmup_s), share_ms(method.measured_s));
-    let load = &scenario.load;
     let keep_alive = row.keep_alive.unwrap_or(load.keep_alive);
     let (protocol, scheme) = protocol(row, &to.tls, || own_topic(level, seed));
     let rate = level.rate.or_else(|| {
@@ -150,13 +149,14 @@ pub fn load(
         warm_up_ms,
         timeouts: LoadTimeouts { response_ms: (load.timeout_s * 1e3) as u64, ..LoadTimeouts::default() },
         keep_alive,
+        data: row.speak.asks().then(|| load.data.clone()).unwrap_or_default(),
+        cookies: load.cookies && row.speak.asks(),
         connect_to: Some(format!("127.0.0.1:{}", to.port)),
         tls: client_tls(row, to, keep_alive),
         // A recovery is measured with a resolution of 0.1 s.
-        interval_ms: if scenario.columns.contains(&TableColumn::Recovery) {
-            100
-        } else {
-            (measured_ms / 10).clamp(100, 1_000)
+        interval_ms: match scenario.columns.contains(&TableColumn::Recovery) {
+            true => 100,
+            false => (measured_ms / 10).clamp(100, 1_000),
         },
         cpus: pinning.generator.iter().map(|cpu| *cpu as usize).collect(),
         spin_ns,
@@ -260,6 +260,9 @@ fn requests(row: &ScenarioRow, scheme: &str, to: &LoadDestination) -> Vec<Reques
                 },
                 weight: kind.weight,
                 expect_status: kind.expect_status.clone(),
+                check: kind.check.clone(),
+                take: kind.take.clone(),
+                follow_redirects: kind.follow_redirects,
                 ..RequestTemplate::get(format!(
                     "{scheme}://{}:{port}{}{}",
                     kind.host.as_deref().unwrap_or("localhost"),

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Scenario, ScenarioRow};
-use crate::engine::{Pacing, Rate, check_pacing};
+use crate::engine::{AnswerCheck, Pacing, PlanData, Rate, Take, check_pacing};
 
 /// The load, unless a row sets its own.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -26,6 +26,12 @@ pub struct LoadSettings {
     pub ramp_up_s: f64,
     /// Closed loop: the pause of a client between a response and its next request, in milliseconds.
     pub think_ms: f64,
+    /// Values for requests: `${name}` in a path, a header field or a body. Paths of files are relative to the working directory.
+    #[serde(skip_serializing_if = "PlanData::is_empty")]
+    pub data: PlanData,
+    /// Clients keep the cookies that they get, and send them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cookies: bool,
     /// The run ends after this number of requests, or at the end of its time, whichever is first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
@@ -48,6 +54,8 @@ impl Default for LoadSettings {
             pacing: None,
             ramp_up_s: 0.0,
             think_ms: 0.0,
+            data: PlanData::default(),
+            cookies: false,
             count: None,
             timeout_s: 30.0,
             processes: 1,
@@ -127,6 +135,20 @@ pub struct RequestSpec {
     /// finding.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub expect_status: Vec<u16>,
+    /// Checks of the response. Responses that fail one are reported as a finding.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub check: Vec<AnswerCheck>,
+    /// Values of the response for later requests of the same client, by their names. Needs `selection: sequence`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub take: BTreeMap<String, Take>,
+    /// The most redirects that are followed, within the target. They are part of the request.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub follow_redirects: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl Default for RequestSpec {
@@ -141,6 +163,9 @@ impl Default for RequestSpec {
             body: None,
             weight: 1,
             expect_status: Vec::new(),
+            check: Vec::new(),
+            take: BTreeMap::new(),
+            follow_redirects: 0,
         }
     }
 }

@@ -125,6 +125,8 @@ pub struct RowEvidence {
     pub target_files_grew: bool,
     /// The number of responses with an unexpected status: other than 2xx, unless other statuses were expected.
     pub not_2xx: Option<u64>,
+    /// The number of responses with an expected status that failed a check of their content.
+    pub failed_checks: Option<u64>,
     /// The number of connections that the target opened to its upstreams during the measurement.
     pub upstream_connects: Option<u64>,
     /// Whether the target's configuration keeps upstream connections alive.

@@ -2,7 +2,7 @@
 
 use super::{Evidence, LatencyFrom, Machine, RowEvidence, measured};
 use crate::{
-    engine::{self, LoadPhase},
+    engine::{self, LoadPhase, RequestTemplate},
     result::{Cell, MeasuredRun, PacingKind, ProcessRole, ResultFile},
     scenario::ScenarioRow,
 };
@@ -102,10 +102,11 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
         target_files: files.iter().copied().max(),
         target_files_grew: files.last() > files.get(files.len() * 3 / 4),
         // If the scenario sets expected statuses, those decide.
-        not_2xx: requests.then(|| match run.plan.requests.iter().all(|request| request.expect_status.is_empty()) {
-            true => total.statuses.values().sum::<u64>() - total.class(2),
-            false => total.unexpected,
+        not_2xx: requests.then(|| match run.plan.requests.iter().any(RequestTemplate::names_statuses) {
+            false => total.statuses.values().sum::<u64>() - total.class(2),
+            true => total.unexpected,
         }),
+        failed_checks: Some(total.failed_checks),
         // The kernel counts connections of the whole machine: on a busy one, they may belong to other processes.
         // A target that does not look into the bytes opens a connection for each of its clients'.
         upstream_connects: (requests && !direct && !carries_streams && others_cpu.is_some_and(|share| share < 0.03))

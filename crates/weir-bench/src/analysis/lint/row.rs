@@ -20,7 +20,7 @@ pub(super) fn judge(row: &RowEvidence) -> Vec<LintVerdict> {
         let rule = "nothing-measured".to_owned();
         return vec![LintVerdict { rule, severity, subject: Some(row.name.clone()), words, runs: 1 }];
     }
-    let rules: [(&str, Rule); 27] = [
+    let rules: [(&str, Rule); 28] = [
         ("littles-law", little),
         ("in-flight-count", in_flight),
         ("impossible-count", impossible_count),
@@ -37,6 +37,7 @@ pub(super) fn judge(row: &RowEvidence) -> Vec<LintVerdict> {
         ("ports-exhausted", ports_exhausted),
         ("backlog-overflow", backlog_overflow),
         ("not-2xx", not_2xx),
+        ("checks-failed", checks_failed),
         ("not-all-held", not_all_held),
         ("not-all-open", not_all_open),
         ("errors", errors),
@@ -313,6 +314,14 @@ fn not_2xx(row: &RowEvidence) -> RuleOutcome {
     let share = count as f64 / completed.max(1) as f64;
     let words =
         format!("{count} of {completed} responses were not 2xx: an error response costs less than a normal response");
+    Some((if share > 0.001 { Severity::Invalid } else { Severity::Warning }, words))
+}
+
+/// Responses with other content than expected may cost less, and what was measured is not what was meant.
+fn checks_failed(row: &RowEvidence) -> RuleOutcome {
+    let (count, completed) = (row.failed_checks.filter(|count| *count > 0)?, row.completed?);
+    let share = count as f64 / completed.max(1) as f64;
+    let words = format!("{count} of {completed} responses failed a check of their content");
     Some((if share > 0.001 { Severity::Invalid } else { Severity::Warning }, words))
 }
 
