@@ -1,15 +1,23 @@
-//! Converts JMeter test plans into load plans: thread groups with HTTP samplers. What has no counterpart is reported.
+//! Converts JMeter test plans into load plans: thread groups with HTTP samplers, their data, assertions and extractors. What has
+//! no counterpart is reported.
+
+mod answers;
+mod data;
+mod reading;
+mod texts;
 
 use std::collections::BTreeMap;
 
 use percent_encoding::utf8_percent_encode;
-use quick_xml::{
-    Reader, XmlVersion,
-    events::{BytesStart, Event},
-};
 
+use self::data::{add_data, settle_references};
+use self::reading::{JmxElement, JmxSampler, ThreadGroup, read};
+use self::texts::{Texts, rewritten};
 use crate::engine::{LoadPlan, LoadTimeouts, Pacing, RequestBody, RequestTemplate, Selection, StopCondition, Think};
 use crate::uri_characters::RESERVED;
+
+/// The most redirects that JMeter follows by default.
+const REDIRECTS: u32 = 20;
 
 /// Why a test plan cannot be imported.
 #[derive(Debug, thiserror::Error)]
@@ -33,46 +41,25 @@ pub struct Imported {
     pub notes: Vec<String>,
 }
 
-#[derive(Debug, Default)]
-struct ThreadGroup {
-    name: String,
-    /// Properties by their JMeter names, such as `ThreadGroup.num_threads`.
-    properties: BTreeMap<String, String>,
-    samplers: Vec<JmxSampler>,
-    headers: Vec<(String, String)>,
-    think_ms: Option<String>,
-}
-
-impl ThreadGroup {
-    fn not_a_number(&self, property: &str, text: &str) -> ImportError {
-        let (group, property, text) = (self.name.clone(), property.to_owned(), text.to_owned());
-        ImportError::NotANumber { group, property, text }
-    }
-}
-
-#[derive(Debug, Default)]
-struct JmxSampler {
-    name: String,
-    properties: BTreeMap<String, String>,
-    arguments: Vec<(String, String)>,
-}
-
-/// Elements that structure a plan, but send no requests.
-const SILENT: [&str; 5] = ["TestPlan", "LoopController", "Arguments", "ResultCollector", "HTTPArgument"];
-
 /// Reads a plan. `properties` are those of JMeter's `-Jname=value`; `__P` and `__property` read them.
 ///
 /// Lenient: excerpts without their end tags are accepted.
 pub fn import(text: &str, properties: &BTreeMap<String, String>) -> Result<Imported, ImportError> {
     let mut imported = Imported::default();
-    let groups = read(text, &mut imported.notes)?;
-    let evaluate = |text: &str| evaluate(text, properties);
-    for group in groups {
+    let read = read(text, &mut imported.notes)?;
+    for group in read.groups {
         if group.samplers.is_empty() {
             imported.notes.push(format!("{}: it has no HTTP sampler, left out", group.name));
             continue;
         }
-        let plan = plan(&group, &evaluate, &mut imported.notes)?;
+        let elements: Vec<&JmxElement> = read.elements.iter().chain(&group.elements).collect();
+        let mut texts = Texts::new(properties);
+        for element in elements.iter().filter(|element| element.class == "Arguments") {
+            element.arguments().iter().for_each(|(name, value)| texts.define(name, value));
+        }
+        let mut plan = plan(&group, &elements, &texts, &mut imported.notes)?;
+        add_data(&mut plan, &elements, &texts, &mut imported.notes);
+        settle_references(&mut plan, &mut imported.notes);
         imported.groups.push((group.name, plan));
     }
     if imported.groups.is_empty() {
@@ -81,124 +68,13 @@ pub fn import(text: &str, properties: &BTreeMap<String, String>) -> Result<Impor
     Ok(imported)
 }
 
-/// Collects properties by name: JMeter's names show what they belong to, so excerpts without end tags can be read.
-fn read(text: &str, notes: &mut Vec<String>) -> Result<Vec<ThreadGroup>, ImportError> {
-    let mut reader = Reader::from_str(text);
-    let config = reader.config_mut();
-    (config.check_end_names, config.allow_unmatched_ends, config.trim_text_start, config.trim_text_end) =
-        (false, true, true, true);
-    let mut collected =
-        Collected { groups: Vec::new(), property: None, header: None, argument: None, is_disabled: false, notes };
-    loop {
-        let place = reader.buffer_position();
-        let event = reader.read_event().map_err(|source| ImportError::Syntax { byte: place, source })?;
-        match event {
-            Event::Start(tag) | Event::Empty(tag) => collected.begin(&tag),
-            Event::Text(words) => {
-                if let Some((_, value)) = &mut collected.property {
-                    value.push_str(&words.xml10_content());
-                }
-            }
-            Event::GeneralRef(reference) => {
-                if let Some((_, value)) = &mut collected.property {
-                    let name = reference.to_string();
-                    match quick_xml::escape::unescape(&format!("&{name};")) {
-                        Ok(character) => value.push_str(&character),
-                        Err(error) => return Err(ImportError::Syntax { byte: place, source: error.into() }),
-                    }
-                }
-            }
-            Event::End(tag) if tag.name().as_ref().ends_with("Prop") => collected.end_property(),
-            Event::End(_) => collected.property = None,
-            Event::Eof => return Ok(collected.groups),
-            _ => {}
-        }
-    }
-}
-
-/// The parts of a plan that have been read so far.
-struct Collected<'a> {
-    groups: Vec<ThreadGroup>,
-    /// The open property: its name, and its value so far.
-    property: Option<(String, String)>,
-    /// Names whose values follow.
-    header: Option<String>,
-    argument: Option<String>,
-    /// Whether the last element was disabled.
-    is_disabled: bool,
-    notes: &'a mut Vec<String>,
-}
-
-impl Collected<'_> {
-    fn begin(&mut self, tag: &BytesStart<'_>) {
-        let element = tag.name().as_ref().to_owned();
-        if let Some((name, value)) = &mut self.property
-            && !element.ends_with("Prop")
-        {
-            // A placeholder of a published plan, such as `<Change with Your IP>`.
-            value.push_str(&format!("<{}>", &**tag));
-            self.notes.push(format!("{name} must be filled in: {value}"));
-            return;
-        }
-        let attribute = |wanted: &str| {
-            let found = tag.try_get_attribute(wanted).ok().flatten()?;
-            Some(found.normalized_value(XmlVersion::Implicit1_0).ok()?.into_owned())
-        };
-        if element.ends_with("Prop") {
-            self.property = attribute("name").map(|name| (name, String::new()));
-            return;
-        }
-        let Some(class) = attribute("testclass") else { return };
-        let name = attribute("testname").unwrap_or_else(|| class.clone());
-        self.is_disabled = attribute("enabled").as_deref() == Some("false");
-        if self.is_disabled {
-            self.notes.push(format!("{name}: disabled in the plan, left out"));
-            return;
-        }
-        match class.as_str() {
-            "ThreadGroup" => self.groups.push(ThreadGroup { name, ..ThreadGroup::default() }),
-            "HTTPSamplerProxy" | "HTTPSampler" => match self.groups.last_mut() {
-                Some(group) => group.samplers.push(JmxSampler { name, ..JmxSampler::default() }),
-                None => self.notes.push(format!("{name}: a sampler outside of a thread group, left out")),
-            },
-            "HeaderManager" | "ConstantTimer" => {}
-            "SetupThreadGroup" | "PostThreadGroup" => self.notes.push(format!("{name}: {class} is not run")),
-            silent if SILENT.contains(&silent) => {}
-            other => self.notes.push(format!("{name}: {other} has no counterpart, left out")),
-        }
-    }
-
-    /// Assigns the property that ends to the element it belongs to.
-    fn end_property(&mut self) {
-        let Some((name, value)) = self.property.take() else { return };
-        let Some(group) = self.groups.last_mut().filter(|_| !self.is_disabled) else { return };
-        match name.as_str() {
-            "Header.name" => self.header = Some(value),
-            "Header.value" => group.headers.extend(self.header.take().map(|name| (name, value))),
-            "ConstantTimer.delay" => group.think_ms = Some(value),
-            "Argument.name" => self.argument = Some(value),
-            "Argument.value" => {
-                if let Some(sampler) = group.samplers.last_mut() {
-                    sampler.arguments.push((self.argument.take().unwrap_or_default(), value));
-                }
-            }
-            name if name.starts_with("HTTPSampler.") => {
-                if let Some(sampler) = group.samplers.last_mut() {
-                    sampler.properties.insert(name.to_owned(), value);
-                }
-            }
-            _ => {
-                group.properties.insert(name, value);
-            }
-        }
-    }
-}
-
 fn plan(
     group: &ThreadGroup,
-    evaluate: &dyn Fn(&str) -> String,
+    elements: &[&JmxElement],
+    texts: &Texts<'_>,
     notes: &mut Vec<String>,
 ) -> Result<LoadPlan, ImportError> {
+    let evaluate = |text: &str| texts.evaluate(text);
     let property = |name: &str| group.properties.get(name).map(|text| evaluate(text)).filter(|text| !text.is_empty());
     let number = |name: &str| -> Result<Option<f64>, ImportError> {
         let Some(text) = property(name) else { return Ok(None) };
@@ -211,10 +87,7 @@ fn plan(
     let forever = property("LoopController.continue_forever").as_deref() == Some("true") || loops < 0.0;
     let scheduler = property("ThreadGroup.scheduler").as_deref() == Some("true");
     let duration_s = number("ThreadGroup.duration")?.filter(|_| scheduler);
-    let mut requests = Vec::new();
-    for sampler in &group.samplers {
-        requests.push(request(sampler, &group.headers, evaluate, notes));
-    }
+    let requests = requests(group, elements, &evaluate, notes);
     let stop = StopCondition {
         duration_ms: duration_s.map(|seconds| (seconds * 1e3) as u64),
         count: (!forever).then(|| (loops as u64) * threads as u64 * requests.len() as u64),
@@ -231,10 +104,7 @@ fn plan(
             notes.push(format!("{}: the error action \"{other}\" is not supported; clients continue", group.name))
         }
     }
-    let think = match group.think_ms.as_deref().map(evaluate) {
-        None => Think::None,
-        Some(text) => Think::FixedMs(text.parse().map_err(|_| group.not_a_number("ConstantTimer.delay", &text))?),
-    };
+    let think = think(group, &evaluate)?;
     let samplers = |name: &str| -> Vec<String> {
         group.samplers.iter().filter_map(|one| one.properties.get(name)).map(|text| evaluate(text)).collect()
     };
@@ -254,6 +124,65 @@ fn plan(
     })
 }
 
+/// The pause that the timers of a group mean.
+fn think(group: &ThreadGroup, evaluate: &dyn Fn(&str) -> String) -> Result<Think, ImportError> {
+    let ms = |property: &str, text: &Option<String>| -> Result<Option<f64>, ImportError> {
+        let Some(text) = text.as_deref().map(evaluate) else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| group.not_a_number(property, &text))
+    };
+    let delay = ms("ConstantTimer.delay", &group.think_ms)?;
+    Ok(match (delay, ms("RandomTimer.range", &group.think_range_ms)?) {
+        (None, None) => Think::None,
+        (Some(delay), None) => Think::FixedMs(delay),
+        (delay, Some(range)) => {
+            let from = delay.unwrap_or_default();
+            Think::UniformMs { from, to: from + range }
+        }
+    })
+}
+
+/// The requests of a group, with the checks and extractions that apply to each.
+fn requests(
+    group: &ThreadGroup,
+    elements: &[&JmxElement],
+    evaluate: &dyn Fn(&str) -> String,
+    notes: &mut Vec<String>,
+) -> Vec<RequestTemplate> {
+    let mut requests = Vec::new();
+    for sampler in &group.samplers {
+        let mut request = request(sampler, &group.headers, evaluate, notes);
+        for element in elements.iter().copied().chain(&sampler.elements) {
+            add_answers(&mut request, element, evaluate, notes);
+        }
+        requests.push(request);
+    }
+    requests
+}
+
+/// Adds the checks and extractions that an element means.
+fn add_answers(
+    request: &mut RequestTemplate,
+    element: &JmxElement,
+    evaluate: &dyn Fn(&str) -> String,
+    notes: &mut Vec<String>,
+) {
+    let outcome = match element.class.as_str() {
+        "ResponseAssertion" | "JSONPathAssertion" => {
+            answers::checks(element, evaluate).map(|checks| request.check.extend(checks))
+        }
+        "JSONPostProcessor" | "RegexExtractor" => {
+            answers::takes(element, evaluate).map(|takes| request.take.extend(takes))
+        }
+        _ => return,
+    };
+    if let Err(problem) = outcome {
+        let note = format!("{}: {}: left out: {problem}", element.name, element.class);
+        if !notes.contains(&note) {
+            notes.push(note);
+        }
+    }
+}
+
 fn request(
     sampler: &JmxSampler,
     headers: &[(String, String)],
@@ -269,19 +198,22 @@ fn request(
     for (name, what) in [
         ("HTTPSampler.DO_MULTIPART_POST", "multipart bodies are not supported"),
         ("HTTPSampler.image_parser", "embedded resources are not fetched"),
-        ("HTTPSampler.auto_redirects", "redirects are not followed"),
     ] {
         if property(name).as_deref() == Some("true") {
             notes.push(format!("{}: {name}: {what}", sampler.name));
         }
     }
-    if property("HTTPSampler.follow_redirects").as_deref() == Some("true") {
-        notes.push(format!("{}: HTTPSampler.follow_redirects: redirects are counted, not followed", sampler.name));
-    }
+    let follows = ["HTTPSampler.follow_redirects", "HTTPSampler.auto_redirects"]
+        .iter()
+        .any(|name| property(name).as_deref() == Some("true"));
     let arguments: Vec<(String, String)> =
         sampler.arguments.iter().map(|(name, value)| (evaluate(name), evaluate(value))).collect();
     let raw = property("HTTPSampler.postBodyRaw").as_deref() == Some("true");
-    let encoded = |text| utf8_percent_encode(text, RESERVED);
+    // Values of variables are encoded when a request is made.
+    let reference = |inside: &str| format!("${{{inside}}}");
+    let encoded = |text| rewritten(text, |text| utf8_percent_encode(text, RESERVED).to_string(), reference);
+    // JMeter puts values into a path as they are.
+    let path = rewritten(&path, str::to_owned, |inside| format!("${{{inside}:raw}}"));
     let pairs = arguments.iter().map(|(name, value)| format!("{}={}", encoded(name), encoded(value)));
     let pairs = pairs.collect::<Vec<_>>().join("&");
     let mut headers: Vec<(String, String)> =
@@ -300,41 +232,18 @@ fn request(
         method,
         headers,
         body,
+        follow_redirects: if follows { REDIRECTS } else { 0 },
         ..RequestTemplate::get(format!("{protocol}://{domain}{port}{path}{query}"))
     }
-}
-
-/// Replaces `${__P(name,default)}` and `${__property(name,,default)}`; other functions are left as they are.
-fn evaluate(text: &str, properties: &BTreeMap<String, String>) -> String {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some(start) = rest.find("${") {
-        let Some(end) = rest[start..].find('}').map(|end| start + end) else { break };
-        out.push_str(&rest[..start]);
-        let inside = &rest[start + 2..end];
-        let value = match inside.split_once('(').map(|(name, list)| (name, list.trim_end_matches(')'))) {
-            Some(("__P", list)) => {
-                let (name, default) = list.split_once(',').unwrap_or((list, "1"));
-                Some(properties.get(name.trim()).map_or(default.trim(), String::as_str))
-            }
-            Some(("__property", list)) => {
-                let fields: Vec<&str> = list.split(',').map(str::trim).collect();
-                Some(properties.get(fields[0]).map_or(fields.get(2).copied().unwrap_or(fields[0]), String::as_str))
-            }
-            _ => None,
-        };
-        out.push_str(value.unwrap_or(&rest[start..=end]));
-        rest = &rest[end + 1..];
-    }
-    out.push_str(rest);
-    out
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::{AtEnd, CsvOrder, PlanVariable};
 
     const PLAN: &str = include_str!("../tests/fixtures/configurable.jmx");
+    const FLOW: &str = include_str!("../tests/fixtures/flow.jmx");
     const EXCERPT: &str = include_str!("../tests/fixtures/published-excerpt.jmx");
 
     fn properties(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -350,7 +259,8 @@ mod tests {
         assert_eq!(plan.pacing, Pacing::Closed { think: Think::None, ramp_up_ms: 5_000 });
         assert_eq!(plan.requests[0].url, "http://10.0.0.5:30080/apigateway/test");
         assert!(plan.keep_alive);
-        assert!(imported.notes.iter().any(|note| note.contains("follow_redirects")), "{:?}", imported.notes);
+        assert_eq!(plan.requests[0].follow_redirects, REDIRECTS);
+        assert!(imported.notes.is_empty(), "{:?}", imported.notes);
     }
 
     #[test]
@@ -365,6 +275,44 @@ mod tests {
         let imported = import(EXCERPT, &properties(&[("threads", "7")])).unwrap();
         assert_eq!(imported.groups[0].1.connections, 7);
         assert!(imported.notes.iter().any(|note| note.contains("HTTPSampler.domain must be filled in")));
+    }
+
+    #[test]
+    fn data_assertions_and_extractors_become_those_of_a_plan() {
+        let imported = import(FLOW, &BTreeMap::new()).unwrap();
+        let (_, plan) = &imported.groups[0];
+        assert!(plan.cookies);
+        let csv = &plan.data.csv[0];
+        assert_eq!(
+            (csv.names.as_slice(), csv.order, csv.at_end),
+            (&["user".to_owned(), "pass".to_owned()][..], CsvOrder::Sequential, AtEnd::Stop)
+        );
+        let [log_in, cart] = plan.requests.as_slice() else { panic!("two samplers: {:?}", plan.requests) };
+        assert_eq!(log_in.url, "http://shop.example:8080/login");
+        assert_eq!(log_in.body, RequestBody::Text("user=${user}&id=${uuid_1}".to_owned()));
+        assert_eq!(plan.data.variables["uuid_1"], PlanVariable::Uuid);
+        assert_eq!(cart.url, "http://shop.example:8080/cart/${user:raw}?token=${token}&x=$${unknown}");
+        // That of the group is of both, and each of the others of its sampler only.
+        let labels = |request: &RequestTemplate| {
+            request.check.iter().map(|check| format!("{check:?}")).collect::<Vec<_>>().join("\n")
+        };
+        assert!(labels(log_in).contains("2xx") && labels(cart).contains("2xx"));
+        assert!(labels(cart).contains("/items/0/name") && !labels(log_in).contains("/items/0/name"));
+        assert!(labels(cart).contains("total") && !labels(log_in).contains("total"));
+        assert_eq!(log_in.take["token"].json.as_deref(), Some("/access_token"));
+        assert_eq!(cart.take["csrf"].matches.as_deref(), Some("name=\"csrf\" value=\"(.+?)\""));
+        assert_eq!(plan.pacing, Pacing::Closed { think: Think::UniformMs { from: 100.0, to: 150.0 }, ramp_up_ms: 0 });
+        assert_eq!(
+            imported.notes,
+            [
+                "Slow: DurationAssertion has no counterpart, left out",
+                "All items: JSONPathAssertion: left out: the path \"$.items[*]\" has no counterpart; only names and positions have, \
+                 such as $.items[0].id",
+                "Users: users.csv is read from the working directory of the run",
+                "Users: clients end after the last row, in place of sending <EOF>",
+                "${unknown} has no value, and is sent as it is",
+            ]
+        );
     }
 
     #[test]
