@@ -112,6 +112,22 @@ fn load_sends_bodies_and_receives_them() {
 }
 
 #[test]
+fn load_checks_that_each_answer_has_the_value_of_its_request() {
+    let origin = Origin::serving(|request| Answer::ok(&request.body));
+    let served = serve(&origin, "");
+    let words =
+        "-n 40 -c 2 --streams 4 --var n=seq:1 --data number-${n} --check body=number-${n} --check field:server!*=${n}-";
+    let outcome = trusted(&served).load(served.gateway.tls_addr(), words);
+    assert_eq!((outcome.code, outcome.count("completed"), outcome.errors().len()), (Some(0), 40, 0));
+    let checks = outcome.result["flow"]["checks"].as_array().expect("a list");
+    let counts: Vec<_> = checks.iter().map(|check| (&check["passed"], &check["failed"])).collect();
+    assert_eq!(counts, [(&json!(40), &json!(0)); 2], "{checks:?}");
+    // Numbers of one and of two digits.
+    assert_eq!(outcome.count("bytes_received"), 40 * "number-".len() as u64 + 9 + 31 * 2);
+    assert!(outcome.result["percentiles_ms"]["first_byte"]["p50"].as_f64() > Some(0.0));
+}
+
+#[test]
 fn load_takes_an_answer_that_comes_before_its_body_was_sent() {
     let origin = Origin::serving(|_| Answer::ok("ok"));
     let served = serve(&origin, "client_max_body_size: 64KiB\n");

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::{Interruptions, LoadPhase, LoadPlan, LoadResult, Protocol},
+    engine::{Interruptions, LoadPhase, LoadPlan, LoadResult, LoadTally, Protocol},
     errors::FileError,
     manifest::Manifest,
     scenario::Scenario,
@@ -546,11 +546,12 @@ impl MeasuredRun {
         self.load.measured_ns as f64 / 1e9
     }
 
-    /// Answers with an expected status per second, of those that arrived during the measured part.
+    /// Answers with an expected status and without a failed check per second, of those that arrived during the measured part.
     pub fn goodput(&self) -> f64 {
         let measured = self.load.intervals.iter().filter(|interval| interval.phase == LoadPhase::Measured);
         let (good, ns) = measured.fold((0, 0), |(good, ns), interval| {
-            (good + interval.tally.completed - interval.tally.unexpected, ns + interval.length_ns)
+            let LoadTally { completed, unexpected, failed_checks, .. } = &interval.tally;
+            (good + completed - unexpected - failed_checks, ns + interval.length_ns)
         });
         if ns == 0 { 0.0 } else { good as f64 * 1e9 / ns as f64 }
     }

@@ -555,11 +555,15 @@ fn leave_out_details(load: &mut LoadResult, row: &ScenarioRow) {
     // A hundred routes are one workload, so their separate tallies are removed; kinds of requests are kept apart.
     if row.requests.is_empty() {
         load.requests.clear();
+        if let Some(flow) = &mut load.flow {
+            flow.join_requests(&row.request.path);
+        }
     }
     // Intervals keep their latency; their other histograms are contained in the totals.
     for interval in &mut load.intervals {
         interval.tally.service_time.clear();
         interval.tally.lag.clear();
+        interval.tally.first_byte = None;
         interval.tally.refused.clear();
     }
 }

@@ -441,6 +441,23 @@ mod tests {
     }
 
     #[test]
+    fn requests_may_be_made_of_data_and_depend_on_answers() {
+        let plan = asked(
+            "{cookies: true, data: {variables: {id: {sequence: {}}}}}",
+            "selection: sequence, requests: [\
+             {name: log in, path: '/in/${id}', check: [{status: [2xx]}], take: {token: {json: /token}}}, \
+             {name: use, path: /use, headers: {X-Token: '${token}'}, follow_redirects: 2}]",
+        );
+        assert!(plan.is_flow() && plan.cookies);
+        assert_eq!(plan.data.variables.keys().collect::<Vec<_>>(), ["id"]);
+        let [log_in, used] = plan.requests.as_slice() else { panic!("{:?}", plan.requests) };
+        assert_eq!((log_in.url.as_str(), log_in.check.len()), ("http://localhost:9080/in/${id}", 1));
+        assert_eq!((log_in.take.len(), used.follow_redirects), (1, 2));
+        let streams = asked("{data: {variables: {id: uuid}}}", "speak: {protocol: idle}");
+        assert!(!streams.is_flow(), "only requests of HTTP are made of data");
+    }
+
+    #[test]
     fn requests_of_several_kinds_and_for_several_hosts_have_their_weights() {
         let plan = asked(
             "{}",

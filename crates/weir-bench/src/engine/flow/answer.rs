@@ -10,6 +10,9 @@ use super::redirect::is_redirect;
 /// The longest part of a body that is kept.
 const LARGEST_BODY: usize = 1024 * 1024;
 
+/// The memory for a body that a connection keeps from one answer to the next.
+const KEPT_BODY: usize = 64 * 1024;
+
 /// The parts of an answer that a request needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct NeededParts {
@@ -45,6 +48,7 @@ impl CapturedAnswer {
         self.keeps_fields = self.needs.fields || (self.needs.location && is_redirect(status));
         self.fields.clear();
         self.body.clear();
+        self.body.shrink_to(KEPT_BODY);
         self.is_cut = false;
     }
 

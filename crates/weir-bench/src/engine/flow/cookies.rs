@@ -48,7 +48,8 @@ impl CookieJar {
                 "secure" => cookie.is_secure = true,
                 "max-age" => max_age = value.trim().parse::<i64>().ok(),
                 "expires" => {
-                    let at = httpdate::parse_http_date(value.trim()).ok();
+                    // Many servers write hyphens between day, month and year.
+                    let at = httpdate::parse_http_date(&value.trim().replace('-', " ")).ok();
                     cookie.expires = at.map(|at| at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()));
                 }
                 _ => {}
@@ -132,6 +133,9 @@ mod tests {
         jar.take(0, "/", "a=; Max-Age=0");
         jar.take(0, "/", "b=1; Expires=Thu, 01 Jan 1970 00:00:00 GMT");
         assert_eq!(jar.field(0, "/", false), "");
+        jar.take(0, "/", "c=1; Expires=Fri, 31-Dec-9999 23:59:59 GMT");
+        jar.take(0, "/", "d=1; Expires=Thu, 01-Jan-1970 00:00:00 GMT");
+        assert_eq!(jar.field(0, "/", false), "c=1");
     }
 
     #[test]

@@ -188,7 +188,7 @@ impl FlowRequestReader<'_> {
 
     fn body(&self) -> Result<FlowBody, PlanError> {
         let bytes = || Ok(FlowBody::Bytes(self.place.body.to_owned()));
-        if !matches!(self.template.body, RequestBody::Text(_) | RequestBody::File(_)) {
+        if matches!(self.template.body, RequestBody::Sized(_) | RequestBody::Base64(_) | RequestBody::Empty) {
             return bytes();
         }
         let Ok(text) = std::str::from_utf8(self.place.body) else { return bytes() };

@@ -1,6 +1,6 @@
 //! Where a redirect leads.
 
-use super::template::fit_target;
+use super::template::{fit_target, split_url};
 
 /// A request that a redirect asks for (RFC 9110 §15.4).
 #[derive(Debug, PartialEq, Eq)]
@@ -28,16 +28,11 @@ pub(super) fn redirected(
     let scheme = origin.split_once("//").map_or(origin, |(scheme, _)| scheme);
     let absolute = if location.starts_with("//") { format!("{scheme}{location}") } else { location.to_owned() };
     let reference = if absolute.contains("://") {
-        let rest = absolute
-            .get(..origin.len())
-            .filter(|start| start.eq_ignore_ascii_case(origin))
-            .map(|start| &absolute[start.len()..])
-            .filter(|rest| rest.is_empty() || rest.starts_with(['/', '?']));
-        match rest {
-            Some(rest) if rest.starts_with('/') => rest.to_owned(),
-            Some(rest) => format!("/{rest}"),
-            None => return Err(format!("it leads to {absolute}, and only those within {origin} are followed")),
+        let (there, rest) = split_url(&absolute);
+        if normal(there) != normal(origin) {
+            return Err(format!("it leads to {absolute}, and only those within {origin} are followed"));
         }
+        if rest.starts_with('/') { rest.to_owned() } else { format!("/{rest}") }
     } else {
         location.to_owned()
     };
@@ -50,6 +45,13 @@ pub(super) fn redirected(
     };
     let keeps_method = matches!(status, 307 | 308) || method == "HEAD" || method == "GET";
     Ok(RedirectedRequest { target: fit_target(&next), keeps_method })
+}
+
+/// A scheme and authority in lower case and without the port of the scheme.
+fn normal(origin: &str) -> String {
+    let origin = origin.to_ascii_lowercase();
+    let default = if origin.starts_with("https:") { ":443" } else { ":80" };
+    origin.strip_suffix(default).map_or(origin.clone(), str::to_owned)
 }
 
 /// A path without segments `.` and `..` (RFC 3986 §5.2.4).
@@ -93,6 +95,15 @@ mod tests {
         ] {
             assert_eq!(target(location).as_deref(), Ok(expected), "{location}");
         }
+    }
+
+    #[test]
+    fn port_of_the_scheme_is_the_same_as_none() {
+        for (origin, location) in [("http://a", "http://A:80/b"), ("https://a:443", "https://a/b")] {
+            let next = redirected(302, "GET", location, origin, "/");
+            assert_eq!(next.map(|next| next.target).as_deref(), Ok("/b"), "{location}");
+        }
+        assert!(redirected(302, "GET", "http://a:443/b", "https://a", "/").is_err());
     }
 
     #[test]

@@ -42,6 +42,14 @@ pub struct PassTally {
 }
 
 impl FlowTally {
+    /// Counts equal checks of all requests together.
+    pub fn join_requests(&mut self, label: &str) {
+        for mut check in std::mem::take(&mut self.checks) {
+            label.clone_into(&mut check.request);
+            self.add(&Self { checks: vec![check], passes: None });
+        }
+    }
+
     pub fn add(&mut self, other: &Self) {
         for theirs in &other.checks {
             match self.checks.iter_mut().find(|ours| ours.request == theirs.request && ours.check == theirs.check) {
