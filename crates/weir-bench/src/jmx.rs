@@ -13,7 +13,9 @@ use percent_encoding::utf8_percent_encode;
 use self::data::{add_data, settle_references};
 use self::reading::{JmxElement, JmxSampler, ThreadGroup, read};
 use self::texts::{Texts, rewritten};
-use crate::engine::{LoadPlan, LoadTimeouts, Pacing, RequestBody, RequestTemplate, Selection, StopCondition, Think};
+use crate::engine::{
+    FormPart, LoadPlan, LoadTimeouts, Pacing, RequestBody, RequestTemplate, Selection, StopCondition, Think,
+};
 use crate::uri_characters::RESERVED;
 
 /// The most redirects that JMeter follows by default.
@@ -183,6 +185,26 @@ fn add_answers(
     }
 }
 
+/// The arguments and files of a sampler as parts of a form.
+fn form_parts(
+    sampler: &JmxSampler,
+    arguments: &[(String, String)],
+    evaluate: &dyn Fn(&str) -> String,
+) -> Vec<FormPart> {
+    let values = arguments.iter().map(|(name, value)| FormPart {
+        name: name.clone(),
+        value: Some(value.clone()),
+        ..FormPart::default()
+    });
+    let files = sampler.files.iter().map(|file| FormPart {
+        name: evaluate(&file.name),
+        file: Some(evaluate(&file.path).into()),
+        content_type: Some(evaluate(&file.content_type)).filter(|text| !text.is_empty()),
+        value: None,
+    });
+    values.chain(files).collect()
+}
+
 fn request(
     sampler: &JmxSampler,
     headers: &[(String, String)],
@@ -195,10 +217,7 @@ fn request(
     let port = property("HTTPSampler.port").map_or(String::new(), |port| format!(":{port}"));
     let path = property("HTTPSampler.path").unwrap_or_else(|| "/".to_owned());
     let method = property("HTTPSampler.method").unwrap_or_else(|| "GET".to_owned());
-    for (name, what) in [
-        ("HTTPSampler.DO_MULTIPART_POST", "multipart bodies are not supported"),
-        ("HTTPSampler.image_parser", "embedded resources are not fetched"),
-    ] {
+    for (name, what) in [("HTTPSampler.image_parser", "embedded resources are not fetched")] {
         if property(name).as_deref() == Some("true") {
             notes.push(format!("{}: {name}: {what}", sampler.name));
         }
@@ -219,7 +238,11 @@ fn request(
     let mut headers: Vec<(String, String)> =
         headers.iter().map(|(name, value)| (evaluate(name), evaluate(value))).collect();
     let (mut body, mut query) = (RequestBody::Empty, String::new());
-    if raw {
+    let is_multipart =
+        property("HTTPSampler.DO_MULTIPART_POST").as_deref() == Some("true") || !sampler.files.is_empty();
+    if is_multipart && method == "POST" {
+        body = RequestBody::Multipart(form_parts(sampler, &arguments, evaluate));
+    } else if raw {
         body = RequestBody::Text(arguments.iter().map(|(_, value)| value.as_str()).collect());
     } else if !pairs.is_empty() && method == "POST" {
         body = RequestBody::Text(pairs);
@@ -313,6 +336,22 @@ mod tests {
                 "${unknown} has no value, and is sent as it is",
             ]
         );
+    }
+
+    #[test]
+    fn multipart_sampler_becomes_a_form() {
+        let files = "<elementProp name=\"HTTPsampler.Files\" elementType=\"HTTPFileArgs\"><collectionProp name=\"HTTPFileArgs.files\">\
+                     <elementProp name=\"cat.png\" elementType=\"HTTPFileArg\"><stringProp name=\"File.path\">cat.png</stringProp>\
+                     <stringProp name=\"File.paramname\">picture</stringProp><stringProp name=\"File.mimetype\">image/png</stringProp>\
+                     </elementProp></collectionProp></elementProp>\
+                     <boolProp name=\"HTTPSampler.DO_MULTIPART_POST\">true</boolProp>";
+        let end = FLOW.find("</HTTPSamplerProxy>").expect("a sampler");
+        let text = format!("{}{files}{}", &FLOW[..end], &FLOW[end..]);
+        let imported = import(&text, &BTreeMap::new()).unwrap();
+        let RequestBody::Multipart(parts) = &imported.groups[0].1.requests[0].body else { panic!("no form") };
+        let names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
+        assert_eq!(names, ["user", "id", "picture"]);
+        assert_eq!((parts[0].value.as_deref(), parts[2].content_type.as_deref()), (Some("${user}"), Some("image/png")));
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod result;
 
 mod fan_out_floor;
 mod flow;
+mod form;
 mod http1;
 mod interruptions;
 mod job;
@@ -26,8 +27,8 @@ pub use fan_out_floor::FanOutFloor;
 pub use histogram::LatencyHistogram;
 pub use interruptions::Interruptions;
 pub use plan::{
-    AnswerCheck, AtEnd, ClientTls, CsvData, CsvOrder, EchoCheck, LoadPlan, LoadTimeouts, Pacing, PlanData, PlanError,
-    PlanVariable, Protocol, Rate, RateStep, RequestBody, RequestTemplate, Selection, Spacing, StatusPattern,
+    AnswerCheck, AtEnd, ClientTls, CsvData, CsvOrder, EchoCheck, FormPart, LoadPlan, LoadTimeouts, Pacing, PlanData,
+    PlanError, PlanVariable, Protocol, Rate, RateStep, RequestBody, RequestTemplate, Selection, Spacing, StatusPattern,
     StopCondition, Take, Think,
 };
 pub(crate) use prepare::{allow_files, check_pacing, filler};

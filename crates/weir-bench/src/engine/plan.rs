@@ -2,6 +2,7 @@
 
 mod answers;
 mod data;
+mod form;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 pub use self::answers::{AnswerCheck, StatusPattern, Take};
 pub use self::data::{AtEnd, CsvData, CsvOrder, PlanData, PlanVariable};
+pub use self::form::FormPart;
 
 /// One run of the load engine: what is sent, by how many clients, when, and until when.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -167,6 +169,8 @@ pub enum RequestBody {
     Sized(u64),
     /// The content of a file, read when the run starts.
     File(PathBuf),
+    /// The parts of a form (RFC 7578). The field `Content-Type` is added.
+    Multipart(Vec<FormPart>),
 }
 
 impl RequestBody {

@@ -9,6 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::pki_types::ServerName;
 
 use super::flow::{FlowPlace, FlowPlan, without_values};
+use super::form::{with_form_types, written};
 use super::plan::{LoadPlan, Pacing, PlanError, Protocol, Rate, RequestBody, RequestTemplate, Think};
 use super::tls;
 
@@ -77,6 +78,7 @@ impl PreparedRequest {
 
 impl PreparedLoad {
     pub(super) fn new(plan: &LoadPlan) -> Result<Self, PlanError> {
+        let plan = &with_form_types(plan);
         check_counts(plan)?;
         check_pacing(&plan.pacing)?;
         let mut origins: Vec<LoadOrigin> = Vec::new();
@@ -283,6 +285,7 @@ fn content(body: &RequestBody, field: &str) -> Result<Vec<u8>, PlanError> {
             decoded.map_err(|error| wrong(format!("is not base64: {error}")))
         }
         RequestBody::Sized(bytes) => Ok(filler(*bytes as usize)),
+        RequestBody::Multipart(parts) => written(parts).map_err(wrong),
         RequestBody::File(path) => {
             std::fs::read(path).map_err(|error| wrong(format!("cannot read {}: {error}", path.display())))
         }

@@ -95,8 +95,12 @@ pub(super) fn settle_references(plan: &mut LoadPlan, notes: &mut Vec<String>) {
     for request in &mut plan.requests {
         settle(&mut request.url);
         request.headers.iter_mut().for_each(|(_, value)| settle(value));
-        if let RequestBody::Text(text) = &mut request.body {
-            settle(text);
+        match &mut request.body {
+            RequestBody::Text(text) => settle(text),
+            RequestBody::Multipart(parts) => {
+                parts.iter_mut().filter_map(|part| part.value.as_mut()).for_each(&mut settle)
+            }
+            _ => {}
         }
         for check in &mut request.check {
             [&mut check.equals, &mut check.contains].into_iter().flatten().for_each(&mut settle);

@@ -36,9 +36,34 @@ pub(super) struct JmxSampler {
     pub(super) name: String,
     pub(super) properties: BTreeMap<String, String>,
     pub(super) arguments: Vec<(String, String)>,
+    pub(super) files: Vec<JmxFile>,
     /// Elements below it, which apply to it only.
     pub(super) elements: Vec<JmxElement>,
     depth: usize,
+}
+
+impl JmxSampler {
+    /// Adds a property of a file; the first one begins a file.
+    fn add_file(&mut self, property: &str, value: String) {
+        if property == "File.path" {
+            self.files.push(JmxFile { path: value, ..JmxFile::default() });
+            return;
+        }
+        let Some(file) = self.files.last_mut() else { return };
+        match property {
+            "File.paramname" => file.name = value,
+            _ => file.content_type = value,
+        }
+    }
+}
+
+/// A file that a sampler sends.
+#[derive(Debug, Default)]
+pub(super) struct JmxFile {
+    pub(super) path: String,
+    /// The name of its field.
+    pub(super) name: String,
+    pub(super) content_type: String,
 }
 
 /// An element beside samplers: data, an assertion, an extractor.
@@ -278,6 +303,11 @@ impl Collected<'_> {
             "Argument.value" => {
                 if let Some(sampler) = group.samplers.last_mut() {
                     sampler.arguments.push((self.argument.take().unwrap_or_default(), value));
+                }
+            }
+            "File.path" | "File.paramname" | "File.mimetype" => {
+                if let Some(sampler) = group.samplers.last_mut() {
+                    sampler.add_file(&name, value);
                 }
             }
             name if name.starts_with("HTTPSampler.") => {

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use crate::peer::{PeerDefinition, Seen, answer};
 use weir_bench::backend::{BackendServer, Config, TlsFiles};
 use weir_bench::engine::{
-    AnswerCheck, AnswerCheckTally, AtEnd, CsvData, CsvOrder, LoadPlan, LoadResult, Pacing, PlanVariable, Protocol,
-    Rate, RequestBody, RequestTemplate, Selection, Spacing, StatusPattern, StopCondition, Take, Think, run,
+    AnswerCheck, AnswerCheckTally, AtEnd, CsvData, CsvOrder, FormPart, LoadPlan, LoadResult, Pacing, PlanVariable,
+    Protocol, Rate, RequestBody, RequestTemplate, Selection, Spacing, StatusPattern, StopCondition, Take, Think, run,
 };
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK";
@@ -313,6 +313,32 @@ fn redirects_are_followed_up_to_their_bound() {
     };
     assert_eq!(failed(following("loop", 3)), "it was one redirect more than 3");
     assert!(failed(following("elsewhere", 3)).starts_with("it leads to http://192.0.2.1/, and only those within"));
+}
+
+#[test]
+fn forms_are_sent_in_parts_with_values() {
+    let peer = Remembering::ok();
+    let file = DataFile::new("form", "the file has ${id}");
+    let mut plan = LoadPlan::closed(peer.peer.url(), 1, StopCondition::after_count(1));
+    plan.requests[0].method = "POST".to_owned();
+    let part = |name: &str| FormPart { name: name.to_owned(), ..FormPart::default() };
+    plan.requests[0].body = RequestBody::Multipart(vec![
+        FormPart { value: Some("${id}".to_owned()), ..part("id") },
+        FormPart { file: Some(file.0.clone()), content_type: Some("text/plain".to_owned()), ..part("file") },
+    ]);
+    plan.data.variables = [("id".to_owned(), PlanVariable::Value("seven".to_owned()))].into();
+    load(&plan);
+    let seen = peer.seen.lock().expect("no panic");
+    let boundary =
+        seen[0].fields.iter().find_map(|field| field.strip_prefix("Content-Type: multipart/form-data; boundary="));
+    let body = String::from_utf8(seen[0].body.clone()).expect("text");
+    let parts: Vec<&str> = body.split(&format!("--{}", boundary.expect("a form"))).collect();
+    assert_eq!((parts.len(), parts[3]), (4, "--\r\n"), "{body}");
+    assert!(parts[1].contains("name=\"id\"\r\n\r\nseven\r\n"), "{body}");
+    assert!(
+        parts[2].contains("; filename=\"weir-flow-") && parts[2].contains("\r\n\r\nthe file has seven\r\n"),
+        "{body}"
+    );
 }
 
 #[test]

@@ -23,8 +23,8 @@ use crate::backend::behaviour::{parse_bytes, parse_duration};
 use crate::cli::LoadCommandError;
 use crate::cli::print::out;
 use crate::engine::{
-    ClientTls, EchoCheck, LatencyHistogram, LoadPlan, LoadProgress, LoadResult, LoadTimeouts, PERCENTILES, Pacing,
-    PlanError, Protocol, Rate, RequestBody, RequestTemplate, Spacing, StopCondition, Think, run_until,
+    ClientTls, EchoCheck, FormPart, LatencyHistogram, LoadPlan, LoadProgress, LoadResult, LoadTimeouts, PERCENTILES,
+    Pacing, PlanError, Protocol, Rate, RequestBody, RequestTemplate, Spacing, StopCondition, Think, run_until,
 };
 use crate::errors::{FileError, ValueError};
 
@@ -88,6 +88,10 @@ pub struct LoadArguments {
     /// A body of this size, such as 5KiB
     #[arg(long, value_name = "SIZE", conflicts_with = "data", value_parser = bytes)]
     data_size: Option<u64>,
+    /// A part of a form (multipart/form-data): `NAME=VALUE`, or `NAME=@FILE` for the content of a file. Can be given several
+    /// times
+    #[arg(short = 'F', long, value_name = "PART", conflicts_with_all = ["data", "data_size"], value_parser = form_part)]
+    form: Vec<FormPart>,
     /// The time-out of a request
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     timeout: Duration,
@@ -303,6 +307,7 @@ fn plan(args: LoadArguments) -> Result<LoadPlan, LoadCommandError> {
         return read_plan(path, &text);
     }
     let body = match (&args.data, args.data_size) {
+        _ if !args.form.is_empty() => RequestBody::Multipart(args.form.clone()),
         (Some(text), _) => match text.strip_prefix('@') {
             Some(path) => RequestBody::File(path.into()),
             None => RequestBody::Text(text.clone()),
@@ -451,6 +456,16 @@ fn header(text: &str) -> Result<(String, String), ValueError> {
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
+fn form_part(text: &str) -> Result<FormPart, ValueError> {
+    let wrong = || ValueError::new(text, "a part of a form", "user=ann or picture=@cat.png");
+    let (name, value) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(wrong)?;
+    let (value, file) = match value.strip_prefix('@') {
+        Some(path) => (None, Some(PathBuf::from(path))),
+        None => (Some(value.to_owned()), None),
+    };
+    Ok(FormPart { name: name.to_owned(), value, file, content_type: None })
+}
+
 fn think(text: &str) -> Result<Think, ValueError> {
     let ms = |text: &str| time(text).map(|time| time.as_secs_f64() * 1e3);
     if let Some(mean) = text.strip_prefix("exp:") {
@@ -510,6 +525,10 @@ mod tests {
             (hey.requests[0].method.as_str(), &hey.requests[0].body),
             ("PUT", &RequestBody::Text("hello".into()))
         );
+        let curl = parsed("-F user=${id} -F file=@/cat.png http://a/").expect("curl's options");
+        let RequestBody::Multipart(parts) = &curl.requests[0].body else { panic!("{curl:?}") };
+        assert_eq!((curl.requests[0].method.as_str(), parts[0].value.as_deref()), ("POST", Some("${id}")));
+        assert_eq!(parts[1].file.as_deref(), Some(Path::new("/cat.png")));
         let websocket = parsed("ws://a/ --echo reversed").expect("a WebSocket URL");
         assert_eq!(websocket.protocol, Protocol::WebSocket { message_bytes: 500, check: EchoCheck::Reversed });
         let tcp = parsed("tcp://127.0.0.1:5432 --message-size 64 --no-keepalive").expect("a TCP address");
@@ -583,6 +602,7 @@ mod tests {
             ("http://a/ -p idle -R 5", "--rate applies to requests and messages"),
             ("--plan /nowhere.json", "/nowhere.json"),
             ("http://a/ --fail-if p99", "try 'p99>20ms'"),
+            ("http://a/ -F x", "try user=ann"),
             ("http://a/ --csv-end stop", "required"),
         ] {
             let error = parsed(line).expect_err(line);
