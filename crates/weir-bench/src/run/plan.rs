@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use super::credentials;
 use crate::{
     engine::{
-        ClientTls, EchoCheck, LoadPlan, LoadTimeouts, Pacing, Protocol, Rate, RequestBody, RequestTemplate, Spacing,
-        StopCondition, Think,
+        ClientTls, EchoCheck, LoadPlan, LoadTimeouts, Pacing, PlanData, Protocol, Rate, RequestBody, RequestTemplate,
+        Spacing, StopCondition, Think,
     },
     manifest::{LogicalCpu, Pinning},
     result::LoadLevel,
@@ -149,7 +149,7 @@ pub fn load(
         warm_up_ms,
         timeouts: LoadTimeouts { response_ms: (load.timeout_s * 1e3) as u64, ..LoadTimeouts::default() },
         keep_alive,
-        data: row.speak.asks().then(|| load.data.clone()).unwrap_or_default(),
+        data: data(scenario, row),
         cookies: load.cookies && row.speak.asks(),
         connect_to: Some(format!("127.0.0.1:{}", to.port)),
         tls: client_tls(row, to, keep_alive),
@@ -163,6 +163,11 @@ pub fn load(
         seed,
         ..usual
     }
+}
+
+/// Only requests of HTTP are made of data.
+fn data(scenario: &Scenario, row: &ScenarioRow) -> PlanData {
+    if row.speak.asks() { scenario.load.data.clone() } else { PlanData::default() }
 }
 
 /// Sessions are resumed if connections are kept, except over HTTP/3, where the engine refuses that.
