@@ -135,13 +135,6 @@ pub struct LoadArguments {
     /// The seed of all random choices
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    #[command(flatten)]
-    values: DataArguments,
-    /// The run has failed if this is true, and the exit status is 1: `p99>20ms`, `mean`, `max`, `service.p99` (from when a
-    /// request was sent), `first_byte.p99`, `pass.p99` (all requests in sequence), `errors>0.1%`, `checks>0`, `rate<1000`;
-    /// `p99[NAME]` of one request. Can be given several times
-    #[arg(long, value_name = "CONDITION", help_heading = "Data and checks")]
-    fail_if: Vec<FailCondition>,
     /// Runs the plan in this JSON or YAML file (`-`: standard input), instead of a URL with options
     #[arg(long, value_name = "FILE", conflicts_with = "url")]
     plan: Option<PathBuf>,
@@ -154,6 +147,14 @@ pub struct LoadArguments {
     /// Accepted for compatibility with wrk: latency is always printed
     #[arg(long, hide = true)]
     latency: bool,
+    /// The run has failed if this is true, and the exit status is 1: `p99>20ms`, `mean`, `max`, `service.p99` (from when a
+    /// request was sent), `first_byte.p99`, `pass.p99` (all requests in sequence), `errors>0.1%`, `checks>0`, `rate<1000`;
+    /// `p99[NAME]` of one request. Can be given several times
+    #[arg(long, value_name = "CONDITION", help_heading = "Data and checks")]
+    fail_if: Vec<FailCondition>,
+    // Last, since its heading in the help text is that of all options after it.
+    #[command(flatten)]
+    values: DataArguments,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
