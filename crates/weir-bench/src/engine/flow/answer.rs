@@ -119,10 +119,28 @@ impl std::fmt::Display for AnswerPart {
     }
 }
 
+/// Why an answer has no value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NoValue {
+    /// The answer has been looked at, and does not have it.
+    Absent(&'static str),
+    /// The answer could not be looked at.
+    Unreadable(String),
+}
+
+impl From<NoValue> for String {
+    fn from(reason: NoValue) -> Self {
+        match reason {
+            NoValue::Absent(text) => text.to_owned(),
+            NoValue::Unreadable(text) => text,
+        }
+    }
+}
+
 /// A complete answer, whose JSON is parsed at most once.
 pub(super) struct CompleteAnswer<'a> {
     captured: &'a CapturedAnswer,
-    json: OnceCell<Result<Value, String>>,
+    json: OnceCell<Result<Value, NoValue>>,
 }
 
 impl<'a> CompleteAnswer<'a> {
@@ -131,26 +149,28 @@ impl<'a> CompleteAnswer<'a> {
     }
 
     /// The value of a part; the error says why there is none.
-    pub(super) fn value(&self, part: &AnswerPart) -> Result<Cow<'_, [u8]>, String> {
+    pub(super) fn value(&self, part: &AnswerPart) -> Result<Cow<'_, [u8]>, NoValue> {
         match part {
             AnswerPart::Field(name) => {
                 let named = self.captured.fields.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
                 let values: Vec<&[u8]> = named.map(|(_, value)| value.as_slice()).collect();
                 match values.as_slice() {
-                    [] => Err("there was no such field".to_owned()),
+                    [] => Err(NoValue::Absent("there was no such field")),
                     [value] => Ok(Cow::Borrowed(value)),
                     several => Ok(Cow::Owned(several.join(&b", "[..]))),
                 }
             }
-            _ if self.captured.is_cut => Err(format!("the body was longer than {} MiB", LARGEST_BODY >> 20)),
+            _ if self.captured.is_cut => {
+                Err(NoValue::Unreadable(format!("the body was longer than {} MiB", LARGEST_BODY >> 20)))
+            }
             AnswerPart::Body => Ok(Cow::Borrowed(&self.captured.body)),
             AnswerPart::Json(pointer) => {
                 let json = self.json.get_or_init(|| {
                     serde_json::from_slice(&self.captured.body)
-                        .map_err(|error| format!("the body was not JSON: {error}"))
+                        .map_err(|error| NoValue::Unreadable(format!("the body was not JSON: {error}")))
                 });
                 match json.as_ref().map_err(Clone::clone)?.pointer(pointer) {
-                    None => Err("there was no such place".to_owned()),
+                    None => Err(NoValue::Absent("there was no such place")),
                     Some(Value::String(text)) => Ok(Cow::Borrowed(text.as_bytes())),
                     Some(other) => Ok(Cow::Owned(other.to_string().into_bytes())),
                 }
@@ -180,10 +200,10 @@ pub(super) mod tests {
             complete.value(&part).map(|value| String::from_utf8_lossy(&value).into_owned())
         };
         assert_eq!(value(Some("x-A"), None).as_deref(), Ok("1, 2"));
-        assert_eq!(value(Some("c"), None), Err("there was no such field".to_owned()));
+        assert_eq!(value(Some("c"), None), Err(NoValue::Absent("there was no such field")));
         assert_eq!(value(None, Some("/a/b/0")).as_deref(), Ok("x"));
         assert_eq!(value(None, Some("/a/b/1")).as_deref(), Ok("5"));
-        assert_eq!(value(None, Some("/a/c")), Err("there was no such place".to_owned()));
+        assert_eq!(value(None, Some("/a/c")), Err(NoValue::Absent("there was no such place")));
         assert!(value(None, None).is_ok_and(|body| body.starts_with("{\"a\"")));
     }
 
@@ -195,7 +215,7 @@ pub(super) mod tests {
         answer.content(b"x");
         assert_eq!(
             CompleteAnswer::new(&answer).value(&AnswerPart::Body),
-            Err("the body was longer than 1 MiB".to_owned())
+            Err(NoValue::Unreadable("the body was longer than 1 MiB".to_owned()))
         );
     }
 

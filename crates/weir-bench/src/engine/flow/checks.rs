@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use regex::bytes::Regex;
 
-use super::answer::{AnswerPart, CompleteAnswer, NeededParts};
+use super::answer::{AnswerPart, CompleteAnswer, NeededParts, NoValue};
 use super::template::{TextTemplate, ValuePlace};
 use crate::engine::plan::{AnswerCheck, StatusPattern, Take};
 
@@ -95,8 +95,8 @@ impl PreparedCheck {
                 let value = match answer.value(part) {
                     Ok(value) => value,
                     // A part that does not exist is neither equal to a text nor contains one.
-                    Err(_) if self.is_not => return Ok(()),
-                    Err(reason) => return Err(reason),
+                    Err(NoValue::Absent(_)) if self.is_not => return Ok(()),
+                    Err(reason) => return Err(reason.into()),
                 };
                 let matched = match comparison {
                     ValueComparison::Exists => true,
@@ -135,7 +135,13 @@ fn status_range(pattern: &StatusPattern) -> Result<RangeInclusive<u16>, String> 
     let text = status_text(pattern);
     let class = text.strip_suffix("xx").or_else(|| text.strip_suffix("XX"));
     let range = match class {
-        Some(digit) => digit.parse::<u16>().ok().map(|digit| digit * 100..=digit * 100 + 99),
+        Some(digit) => match digit.as_bytes() {
+            [digit @ b'1'..=b'5'] => {
+                let first = u16::from(digit - b'0') * 100;
+                Some(first..=first + 99)
+            }
+            _ => None,
+        },
         None => text.parse::<u16>().ok().map(|status| status..=status),
     };
     range.filter(|range| (100..=599).contains(range.start())).ok_or_else(|| {
@@ -236,6 +242,16 @@ mod tests {
     }
 
     #[test]
+    fn opposite_needs_an_answer_that_can_be_looked_at() {
+        let absent = AnswerCheck { json: text("/error"), not: true, ..AnswerCheck::default() };
+        assert_eq!(outcome(&absent, 200, "{}").1, Ok(()));
+        assert!(outcome(&absent, 200, "<html>").1.is_err_and(|reason| reason.starts_with("the body was not JSON")));
+        let clean = AnswerCheck { contains: text("error"), not: true, ..AnswerCheck::default() };
+        let long = "x".repeat(1024 * 1024 + 1);
+        assert_eq!(outcome(&clean, 200, &long).1, Err("the body was longer than 1 MiB".to_owned()));
+    }
+
+    #[test]
     fn fault_of_a_check_says_what_would_be_right() {
         let fault = |check: AnswerCheck| PreparedCheck::read(&check, &["user".to_owned()]).expect_err("a fault");
         assert!(fault(AnswerCheck { equals: text("${a}"), ..AnswerCheck::default() }).contains("${a} is not a name"));
@@ -244,11 +260,12 @@ mod tests {
             fault(AnswerCheck { matches: text("("), ..AnswerCheck::default() })
                 .starts_with("`matches`: not a regular expression")
         );
-        let class = AnswerCheck { status: vec![StatusPattern::Class("9xx".to_owned())], ..AnswerCheck::default() };
-        assert_eq!(
-            fault(class),
-            "`status`: \"9xx\" is neither a status between 100 and 599 nor a class; try 200 or 2xx"
-        );
+        for class in ["9xx", "700xx", "+2xx", "xx", "02xx"] {
+            let status = vec![StatusPattern::Class(class.to_owned())];
+            let wanted =
+                format!("`status`: \"{class}\" is neither a status between 100 and 599 nor a class; try 200 or 2xx");
+            assert_eq!(fault(AnswerCheck { status, ..AnswerCheck::default() }), wanted);
+        }
         let two = AnswerCheck { equals: text("a"), contains: text("b"), ..AnswerCheck::default() };
         assert!(fault(two).contains("use one of them"));
     }
