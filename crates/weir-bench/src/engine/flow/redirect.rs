@@ -27,7 +27,7 @@ pub(super) fn redirected(
     let location = location.split_once('#').map_or(location, |(before, _)| before).trim();
     let scheme = origin.split_once("//").map_or(origin, |(scheme, _)| scheme);
     let absolute = if location.starts_with("//") { format!("{scheme}{location}") } else { location.to_owned() };
-    let reference = if absolute.contains("://") {
+    let reference = if is_absolute(&absolute) {
         let (there, rest) = split_url(&absolute);
         if normal(there) != normal(origin) {
             return Err(format!("it leads to {absolute}, and only those within {origin} are followed"));
@@ -45,6 +45,14 @@ pub(super) fn redirected(
     };
     let keeps_method = matches!(status, 307 | 308) || method == "HEAD" || method == "GET";
     Ok(RedirectedRequest { target: fit_target(&next), keeps_method })
+}
+
+/// Whether a reference begins with a scheme and an authority (RFC 3986 §4.3).
+fn is_absolute(reference: &str) -> bool {
+    reference.split_once("://").is_some_and(|(scheme, _)| {
+        scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+            && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+    })
 }
 
 /// A scheme and authority in lower case and without the port of the scheme.
@@ -87,6 +95,8 @@ mod tests {
             ("HTTP://A:1", "/"),
             ("http://a:1?q", "/?q"),
             ("//a:1/b", "/b"),
+            ("/login?next=https://app.example/", "/login?next=https://app.example/"),
+            ("login?next=https://app.example/", "/x/login?next=https://app.example/"),
             ("?q", "/x/y?q"),
             ("w", "/x/w"),
             ("../w/./v?q", "/w/v?q"),
