@@ -7,6 +7,9 @@ const MOST_COOKIES: usize = 50;
 /// The longest cookie: name and value, in bytes.
 const LONGEST_COOKIE: usize = 4096;
 
+/// The longest value of an attribute, in bytes; longer ones are ignored, as browsers do.
+const LONGEST_ATTRIBUTE: usize = 1024;
+
 #[derive(Debug, Default)]
 pub(super) struct CookieJar(Vec<KeptCookie>);
 
@@ -43,13 +46,17 @@ impl CookieJar {
         let mut max_age = None;
         for attribute in parts {
             let (key, value) = attribute.split_once('=').unwrap_or((attribute, ""));
+            if value.len() > LONGEST_ATTRIBUTE {
+                continue;
+            }
             match key.trim().to_ascii_lowercase().as_str() {
                 "path" if value.starts_with('/') => value.clone_into(&mut cookie.path),
                 "secure" => cookie.is_secure = true,
                 "max-age" => max_age = value.trim().parse::<i64>().ok(),
                 "expires" => {
-                    // Many servers write hyphens between day, month and year.
-                    let at = httpdate::parse_http_date(&value.trim().replace('-', " ")).ok();
+                    // Many servers write hyphens between day, month and a year of four digits.
+                    let (text, spaced) = (value.trim(), value.trim().replace('-', " "));
+                    let at = httpdate::parse_http_date(text).or_else(|_| httpdate::parse_http_date(&spaced)).ok();
                     cookie.expires = at.map(|at| at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()));
                 }
                 _ => {}
@@ -135,6 +142,7 @@ mod tests {
         assert_eq!(jar.field(0, "/", false), "");
         jar.take(0, "/", "c=1; Expires=Fri, 31-Dec-9999 23:59:59 GMT");
         jar.take(0, "/", "d=1; Expires=Thu, 01-Jan-1970 00:00:00 GMT");
+        jar.take(0, "/", "e=1; Expires=Thursday, 01-Jan-70 00:00:00 GMT");
         assert_eq!(jar.field(0, "/", false), "c=1");
     }
 
@@ -143,6 +151,9 @@ mod tests {
         let mut jar = CookieJar::default();
         jar.take(0, "/", &format!("big={}", "x".repeat(LONGEST_COOKIE)));
         jar.take(0, "/", "no cookie");
+        jar.take(0, "/", &format!("long=1; Path=/{}", "x".repeat(LONGEST_ATTRIBUTE)));
+        assert!(jar.0.iter().all(|cookie| cookie.path == "/"), "{jar:?}");
+        jar.take(0, "/", "long=; Max-Age=0");
         assert_eq!(jar.field(0, "/", false), "");
         (0..60).for_each(|number| jar.take(0, "/", &format!("c{number}=1")));
         let sent = jar.field(0, "/", false);
