@@ -373,6 +373,25 @@ pub enum Think {
     ExponentialMs(f64),
 }
 
+impl Think {
+    /// The longest pause that a plan can ask for, in milliseconds: a day.
+    const LONGEST_MS: f64 = 86_400_000.0;
+
+    /// Checks the values; the error says what would be right.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let is_valid = |ms: f64| (0.0..=Self::LONGEST_MS).contains(&ms);
+        let valid = match *self {
+            Think::None => true,
+            Think::FixedMs(ms) | Think::ExponentialMs(ms) => is_valid(ms),
+            Think::UniformMs { from, to } => is_valid(from) && is_valid(to) && from <= to,
+        };
+        match valid {
+            true => Ok(()),
+            false => Err("must be a time in ms, from 0 to a day, and `from` at most `to`".to_owned()),
+        }
+    }
+}
+
 /// The rate of an open loop over time, in requests per second of all clients together. Time starts with the warm-up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

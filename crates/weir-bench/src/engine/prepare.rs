@@ -189,14 +189,7 @@ pub(crate) fn check_pacing(pacing: &Pacing) -> Result<(), PlanError> {
     let rate_is_valid = |rate: f64| rate.is_finite() && rate >= 0.0;
     match pacing {
         Pacing::Closed { think, .. } => {
-            let valid = match *think {
-                Think::None => true,
-                Think::FixedMs(ms) | Think::ExponentialMs(ms) => rate_is_valid(ms),
-                Think::UniformMs { from, to } => rate_is_valid(from) && rate_is_valid(to) && from <= to,
-            };
-            if !valid {
-                return wrong("pacing.think", "must be a time in ms, 0 or more, and `from` at most `to`");
-            }
+            think.check().map_err(|problem| PlanError::new("pacing.think", problem))?;
         }
         Pacing::Open { rate, .. } => {
             let (valid, moves) = match rate {
@@ -407,6 +400,16 @@ mod tests {
         let empty = wrong(|plan| plan.protocol = Protocol::Udp { message_bytes: 0 });
         assert!(empty.starts_with("protocol.message_bytes: "), "{empty}");
         assert!(wrong(|plan| plan.connections = 0).starts_with("connections: "));
+        let uniform = wrong(|plan| plan.requests[0].think = Some(Think::UniformMs { from: 2.0, to: 1.0 }));
+        assert!(uniform.starts_with("requests[0].think: must be a time in ms"), "{uniform}");
+        for ms in [-1.0, f64::INFINITY, f64::NAN, 1e300] {
+            let mut plan = plan("http://127.0.0.1:1/");
+            plan.requests[0].think = Some(Think::FixedMs(ms));
+            assert!(problem(&plan).starts_with("requests[0].think: "), "{ms}");
+            plan.requests[0].think = None;
+            plan.pacing = Pacing::Closed { think: Think::ExponentialMs(ms), ramp_up_ms: 0 };
+            assert!(problem(&plan).starts_with("pacing.think: "), "{ms}");
+        }
         assert!(wrong(|plan| plan.threads = 3).starts_with("threads: "));
         assert!(wrong(|plan| plan.stop = StopCondition::default()).starts_with("stop: "));
         let http2 = wrong(|plan| (plan.protocol, plan.keep_alive) = (Protocol::Http2 { streams: 1 }, false));

@@ -89,6 +89,9 @@ fn check_plan(plan: &LoadPlan) -> Result<(), PlanError> {
             );
         }
     }
+    for (index, think) in plan.requests.iter().enumerate().filter_map(|(index, one)| Some((index, one.think?))) {
+        think.check().map_err(|problem| PlanError::new(format!("requests[{index}].think"), problem))?;
+    }
     if plan.pacing.is_open() && plan.requests.iter().any(|request| request.think.is_some()) {
         return wrong(
             "requests",
