@@ -109,7 +109,7 @@ fn steps(result: &LoadResult) -> Vec<ReportLine> {
             _ => format!("; time of one {}", middle_and_99(&passes.time)),
         };
         let (completed, abandoned) = (thousands(passes.completed), thousands(passes.abandoned));
-        lines.push(("passes", format!("{completed} through all requests, {abandoned} began again{times}")));
+        lines.push(("passes", format!("{completed} through all requests, {abandoned} incomplete{times}")));
     }
     lines
 }

@@ -50,6 +50,8 @@ struct FlowUser {
     cookies: CookieJar,
     /// When its pass through the requests was due.
     pass_due: u64,
+    /// A request of its pass had no answer.
+    is_incomplete: bool,
 }
 
 /// An exchange at present.
@@ -91,7 +93,12 @@ impl LoadFlow {
     ) -> Self {
         let slots = clients * slots_per_client;
         let users = if plan.by_client { clients } else { slots };
-        let user = || FlowUser { drawn: plan.sources.empty_values(), cookies: CookieJar::default(), pass_due: 0 };
+        let user = || FlowUser {
+            drawn: plan.sources.empty_values(),
+            cookies: CookieJar::default(),
+            pass_due: 0,
+            is_incomplete: false,
+        };
         Self {
             first_client,
             slots_per_client,
@@ -121,7 +128,7 @@ impl LoadFlow {
         let client = self.first_client + slot / self.slots_per_client;
         let index = self.user(slot);
         let user = &mut self.users[index];
-        user.pass_due = due;
+        (user.pass_due, user.is_incomplete) = (due, false);
         self.plan.sources.draw(client, &mut user.drawn, &mut self.random)
     }
 
@@ -196,22 +203,32 @@ impl LoadFlow {
             }
         }
         judge(asked, &current.answer, status, &mut user.drawn.values, &mut counter, &mut judged);
-        let pass_due = user.pass_due;
-        if judged.ends_pass {
+        let (pass_due, is_incomplete) = (user.pass_due, user.is_incomplete);
+        let is_last = request + 1 == self.plan.requests.len();
+        if judged.ends_pass || (is_last && is_incomplete) {
             self.abandon(pass_due);
-        } else if request + 1 == self.plan.requests.len() {
+        } else if is_last {
             self.complete_pass(pass_due, now);
         }
         AnswerVerdict::Done(judged)
     }
 
-    /// An exchange ended without an answer. Returns whether the client begins again with the first request, because values for
-    /// the others are missing.
+    /// An exchange ended without an answer: values that it would have given are the default ones. Returns whether the client
+    /// begins again with the first request, because values for the others are missing.
     pub(super) fn failed(&mut self, slot: usize, request: usize) -> bool {
-        let ends_pass = self.plan.requests[request].takes.iter().any(|(_, take)| take.default.is_none());
-        if ends_pass {
-            let user = self.user(slot);
-            self.abandon(self.users[user].pass_due);
+        let index = self.user(slot);
+        let user = &mut self.users[index];
+        user.is_incomplete = true;
+        let mut ends_pass = false;
+        for (_, take) in &self.plan.requests[request].takes {
+            match &take.default {
+                Some(default) => default.clone_into(&mut user.drawn.values[take.variable]),
+                None => ends_pass = true,
+            }
+        }
+        if ends_pass || request + 1 == self.plan.requests.len() {
+            let pass_due = user.pass_due;
+            self.abandon(pass_due);
         }
         ends_pass
     }
