@@ -35,7 +35,7 @@ pub struct AnswerCheckTally {
 #[serde(deny_unknown_fields)]
 pub struct PassTally {
     pub completed: u64,
-    /// Passes that began again, because a value for the other requests was missing.
+    /// Passes that began again because a value for the other requests was missing, or in which a request had no answer.
     pub abandoned: u64,
     /// From when the first request was due to the answer to the last one, ns.
     pub time: LatencyHistogram,
@@ -51,12 +51,26 @@ impl FlowTally {
     }
 
     pub fn add(&mut self, other: &Self) {
+        let is_same = |ours: &AnswerCheckTally, theirs: &AnswerCheckTally| {
+            ours.request == theirs.request && ours.check == theirs.check
+        };
+        // Parts of one run have the same checks in the same order; two requests of a run may have the same label.
+        if self.checks.len() == other.checks.len()
+            && self.checks.iter().zip(&other.checks).all(|(ours, theirs)| is_same(ours, theirs))
+        {
+            self.checks.iter_mut().zip(&other.checks).for_each(|(ours, theirs)| ours.add(theirs));
+            return self.add_passes(other);
+        }
         for theirs in &other.checks {
-            match self.checks.iter_mut().find(|ours| ours.request == theirs.request && ours.check == theirs.check) {
+            match self.checks.iter_mut().find(|ours| is_same(ours, theirs)) {
                 Some(ours) => ours.add(theirs),
                 None => self.checks.push(theirs.clone()),
             }
         }
+        self.add_passes(other);
+    }
+
+    fn add_passes(&mut self, other: &Self) {
         if let Some(theirs) = &other.passes {
             let ours = self.passes.get_or_insert_default();
             ours.completed += theirs.completed;
@@ -73,5 +87,30 @@ impl AnswerCheckTally {
         if self.example.is_none() {
             self.example.clone_from(&other.example);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(failed: &[u64]) -> FlowTally {
+        let check = |failed: &u64| AnswerCheckTally {
+            request: "http://a/".to_owned(),
+            check: "status is 200".to_owned(),
+            failed: *failed,
+            ..AnswerCheckTally::default()
+        };
+        FlowTally { checks: failed.iter().map(check).collect(), passes: None }
+    }
+
+    #[test]
+    fn checks_of_requests_with_one_label_stay_apart_within_a_run() {
+        let failed = |tally: &FlowTally| tally.checks.iter().map(|check| check.failed).collect::<Vec<_>>();
+        let mut whole = tally(&[1, 20]);
+        whole.add(&tally(&[2, 30]));
+        assert_eq!(failed(&whole), [3, 50]);
+        whole.join_requests("all");
+        assert_eq!(failed(&whole), [53]);
     }
 }
