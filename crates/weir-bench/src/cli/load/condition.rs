@@ -145,7 +145,10 @@ impl FailCondition {
     fn tally<'a>(&self, result: &'a LoadResult) -> Option<&'a LoadTally> {
         match &self.request {
             None => Some(&result.total),
-            Some(name) => result.requests.iter().find(|request| request.name == *name).map(|request| &request.tally),
+            Some(name) => {
+                let mut named = result.requests.iter().filter(|request| request.name == *name);
+                named.next().filter(|_| named.next().is_none()).map(|request| &request.tally)
+            }
         }
     }
 
@@ -153,7 +156,8 @@ impl FailCondition {
         let tally = self.tally(result)?;
         let share_or_count = |count: u64| match self.is_share {
             true => (tally.due > 0).then(|| count as f64 / tally.due as f64),
-            false => Some(count as f64),
+            // Without a request, no answer was looked at.
+            false => (tally.due > 0).then_some(count as f64),
         };
         match self.figure {
             FailFigure::Errors => share_or_count(tally.failed()),
@@ -187,11 +191,15 @@ impl FailCondition {
                 let names: Vec<&str> = result.requests.iter().map(|request| request.name.as_str()).collect();
                 match names.as_slice() {
                     [] => format!("there is one request only; leave out [{name}]"),
+                    names if names.contains(&name.as_str()) => {
+                        format!("several requests are {name}; give each a `name` of its own")
+                    }
                     names => format!("there is no request {name}, but {}", names.join(", ")),
                 }
             }
             (_, FailFigure::Time(MeasuredTime::FirstByte, _)) => "it was not measured (--first-byte)".to_owned(),
             (_, FailFigure::Time(MeasuredTime::Pass, _)) => "no pass through all requests was completed".to_owned(),
+            (_, FailFigure::Errors | FailFigure::Checks) => "no request was due in the measured time".to_owned(),
             _ => "there was no answer".to_owned(),
         }
     }
@@ -240,6 +248,16 @@ mod tests {
         assert_eq!(outcome("first_byte.p99>20ms"), (true, "it was not measured (--first-byte)".to_owned()));
         assert_eq!(outcome("service.p99>20ms"), (true, "there was no answer".to_owned()));
         assert_eq!(outcome("pass.p99>20ms"), (true, "no pass through all requests was completed".to_owned()));
+        let mut twice = result();
+        twice.requests.push(twice.requests[0].clone());
+        let ambiguous = "p99[log in]>2h".parse::<FailCondition>().expect("a condition").outcome(&twice);
+        assert!(ambiguous.failed && ambiguous.figure.contains("several requests are log in"), "{ambiguous}");
+        let mut unsent = result();
+        unsent.requests.push(RequestTally { name: "cart".to_owned(), tally: LoadTally::default() });
+        for text in ["errors[cart]>0", "checks[cart]>0", "errors[cart]>1%"] {
+            let outcome = text.parse::<FailCondition>().expect(text).outcome(&unsent);
+            assert!(outcome.failed && outcome.figure == "no request was due in the measured time", "{outcome}");
+        }
         let mut passed = result();
         let mut passes = PassTally { completed: 1, ..PassTally::default() };
         passes.time.record(5_000_000);
