@@ -12,7 +12,7 @@ use crate::errors::ValueError;
 pub(super) struct DataArguments {
     /// A CSV file. `${NAME}` in URLs, header fields and bodies is the value of the column NAME; the first line has the names.
     /// Can be given several times
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "plan")]
     csv: Vec<PathBuf>,
     /// The row of the CSV files that is next
     #[arg(long, value_enum, default_value_t = CsvOrderName::Sequential, requires = "csv")]
@@ -22,21 +22,21 @@ pub(super) struct DataArguments {
     csv_end: CsvEndName,
     /// The value of `${NAME}`: `seq:1` or `seq:FROM,STEP` (each number once), `int:1..100` (random), `text:16` (random
     /// characters), `uuid`, `env:VARIABLE`, `value:TEXT`. Can be given several times
-    #[arg(long, value_name = "NAME=KIND", value_parser = variable)]
+    #[arg(long, value_name = "NAME=KIND", conflicts_with = "plan", value_parser = variable)]
     var: Vec<(String, PlanVariable)>,
     /// A check of each answer: `status=200,2xx`; of `body`, `field:NAME` or `json:/POINTER` with `=TEXT` (equal), `*=TEXT`
     /// (contains) or `=~REGEX`, each with `!` before it for the opposite; `field:NAME` alone for one that exists. Can be given
     /// several times
-    #[arg(long, value_name = "CHECK", value_parser = check)]
+    #[arg(long, value_name = "CHECK", conflicts_with = "plan", value_parser = check)]
     check: Vec<AnswerCheck>,
     /// Keeps the cookies of each client, and sends them
-    #[arg(long)]
+    #[arg(long, conflicts_with = "plan")]
     cookies: bool,
     /// Follows up to this number of redirects of a request, within the origin of its URL
-    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    #[arg(long, value_name = "COUNT", conflicts_with = "plan", default_value_t = 0)]
     follow_redirects: u32,
     /// Measures the time to the first byte of answers as well
-    #[arg(long)]
+    #[arg(long, conflicts_with = "plan")]
     first_byte: bool,
 }
 

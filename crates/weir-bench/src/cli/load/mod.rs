@@ -90,7 +90,7 @@ pub struct LoadArguments {
     data_size: Option<u64>,
     /// A part of a form (multipart/form-data): `NAME=VALUE`, or `NAME=@FILE` for the content of a file. Can be given several
     /// times
-    #[arg(short = 'F', long, value_name = "PART", conflicts_with_all = ["data", "data_size"], value_parser = form_part)]
+    #[arg(short = 'F', long, value_name = "PART", conflicts_with_all = ["data", "data_size", "plan"], value_parser = form_part)]
     form: Vec<FormPart>,
     /// The time-out of a request
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
@@ -602,6 +602,13 @@ mod tests {
             ("http://a/ -p sse -R 5", "--rate applies to requests and messages"),
             ("http://a/ -p idle -R 5", "--rate applies to requests and messages"),
             ("--plan /nowhere.json", "/nowhere.json"),
+            ("--plan p.yaml --csv u.csv", "cannot be used"),
+            ("--plan p.yaml --var n=seq", "cannot be used"),
+            ("--plan p.yaml --check status=200", "cannot be used"),
+            ("--plan p.yaml --cookies", "cannot be used"),
+            ("--plan p.yaml --follow-redirects 2", "cannot be used"),
+            ("--plan p.yaml --first-byte", "cannot be used"),
+            ("--plan p.yaml -F a=b", "cannot be used"),
             ("http://a/ --fail-if p99", "try 'p99>20ms'"),
             ("http://a/ -F x", "try user=ann"),
             ("http://a/ --csv-end stop", "required"),
