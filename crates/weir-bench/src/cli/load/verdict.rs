@@ -73,6 +73,9 @@ fn failures(plan: &LoadPlan, result: &LoadResult) -> Vec<String> {
     }
     if total.errors.local + result.connections.failed.local > 0 {
         sentences.push("This machine ran out of ports or file descriptors; try --source or `ulimit -n`.".to_owned());
+        if plan.has_values() && plan.protocol.streams().is_some() {
+            sentences.push("Or a URL with its values was longer than 65,534 bytes, and was not sent.".to_owned());
+        }
     }
     if total.unexpected > 0 {
         sentences.push(format!("{} answers had a status that is not a success.", total.unexpected));

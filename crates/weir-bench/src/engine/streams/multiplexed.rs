@@ -85,7 +85,8 @@ struct MultiplexedClients<C> {
     origins: usize,
     /// The connection of each client to each origin, once it is open.
     connections: Vec<Mutex<Option<C>>>,
-    requests: Vec<MultiplexedRequest>,
+    /// The error is that of a request that cannot be sent.
+    requests: Vec<Result<MultiplexedRequest, Cause>>,
 }
 
 impl<C: Multiplexed> MultiplexedClients<C> {
@@ -136,7 +137,7 @@ impl<C: Multiplexed> MultiplexedClients<C> {
         flow.borrow_mut().begin(slot, number);
         let (mut sent, mut received) = (0, 0);
         loop {
-            let request = rendered(&self.lobby.prepared, number, flow.borrow_mut().render(slot, number));
+            let request = rendered(&self.lobby.prepared, number, flow.borrow_mut().render(slot, number))?;
             // Taken out, since a flow is not borrowed while others use it.
             let mut capture = std::mem::take(flow.borrow_mut().answer(slot));
             let answered = self.ask(slot, number, &request, &mut capture).await;
@@ -171,7 +172,7 @@ impl<C: Multiplexed> Exchanges for MultiplexedClients<C> {
         match &self.lobby.flow {
             Some(flow) => self.follow(flow, slot, exchange).await,
             None => {
-                let request = &self.requests[exchange.request];
+                let request = self.requests[exchange.request].as_ref().map_err(|cause| *cause)?;
                 self.ask(slot, exchange.request, request, &mut CapturedAnswer::default()).await
             }
         }
@@ -190,44 +191,60 @@ pub(super) fn captured_head(capture: &mut CapturedAnswer, status: StatusCode, fi
 }
 
 /// A request that is always the same.
-fn fixed(prepared: &PreparedLoad, request: &PreparedRequest) -> MultiplexedRequest {
+fn fixed(prepared: &PreparedLoad, request: &PreparedRequest) -> Result<MultiplexedRequest, Cause> {
     let template = &request.template;
     let fields = template.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    let head = head(&prepared.origins[request.origin], &template.method, &request.target, fields);
-    MultiplexedRequest { head, body: Bytes::from(request.body.clone()) }
+    let head = head(&prepared.origins[request.origin], &template.method, &request.target, fields)?;
+    Ok(MultiplexedRequest { head, body: Bytes::from(request.body.clone()) })
 }
 
 /// A request that has been made of data.
-fn rendered(prepared: &PreparedLoad, number: usize, request: RenderedRequest<'_>) -> MultiplexedRequest {
+fn rendered(prepared: &PreparedLoad, number: usize, request: RenderedRequest<'_>) -> Result<MultiplexedRequest, Cause> {
     let RenderedRequest { method, target, fields, body, .. } = request;
     let fields = fields.iter().map(|(name, value)| (*name, value.as_str()));
-    let head = head(&prepared.origins[prepared.requests[number].origin], method, &target, fields);
-    MultiplexedRequest { head, body: Bytes::from(body) }
+    let head = head(&prepared.origins[prepared.requests[number].origin], method, &target, fields)?;
+    Ok(MultiplexedRequest { head, body: Bytes::from(body) })
 }
 
 /// The head of a request, without connection-specific fields, which HTTP/2 and HTTP/3 forbid (RFC 9113 §8.2.2, RFC 9114
-/// §4.2).
+/// §4.2). A request that cannot be built, such as one with a target that is too long, is a local error.
 fn head<'a>(
     origin: &LoadOrigin,
     method: &str,
     target: &str,
     fields: impl Iterator<Item = (&'a str, &'a str)> + Clone,
-) -> Request<()> {
+) -> Result<Request<()>, Cause> {
     let scheme = if origin.tls.is_some() { "https" } else { "http" };
     let host = fields.clone().find(|(name, _)| name.eq_ignore_ascii_case("host")).map(|(_, value)| value);
     let authority = host.unwrap_or(&origin.authority);
     let uri = Uri::builder().scheme(scheme).authority(authority).path_and_query(target).build();
     let mut head = Request::new(());
     *head.method_mut() = Method::from_bytes(method.as_bytes()).expect("the plan's check took it");
-    *head.uri_mut() = uri.unwrap_or_default();
+    *head.uri_mut() = uri.map_err(|_| Cause::Local)?;
     for (name, value) in fields {
         let of_connection = ["host", "connection", "keep-alive", "transfer-encoding", "upgrade"];
         if of_connection.iter().any(|other| name.eq_ignore_ascii_case(other)) {
             continue;
         }
-        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
-            head.headers_mut().append(name, value);
-        }
+        let name = HeaderName::try_from(name).map_err(|_| Cause::Local)?;
+        head.headers_mut().append(name, HeaderValue::try_from(value).map_err(|_| Cause::Local)?);
     }
-    head
+    Ok(head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_that_cannot_be_built_is_a_local_error() {
+        let address = "127.0.0.1:1".parse().expect("an address");
+        let origin = LoadOrigin { address, authority: "a".to_owned(), tls: None };
+        let built = |target: &str, fields: &[(&'static str, &'static str)]| {
+            head(&origin, "GET", target, fields.iter().copied()).map(|head| head.uri().to_string())
+        };
+        assert_eq!(built("/b", &[("X-A", "b\tc")]).ok().as_deref(), Some("http://a/b"));
+        assert_eq!(built(&format!("/{}", "b".repeat(70_000)), &[]), Err(Cause::Local));
+        assert_eq!(built("/", &[("X-A", "b\u{1b}")]), Err(Cause::Local));
+    }
 }
