@@ -9,18 +9,45 @@ const BOUNDARY: &str = "weir-load-5c0e8f1a7b3d4926";
 pub(super) fn with_form_types(plan: &LoadPlan) -> LoadPlan {
     let mut plan = plan.clone();
     for request in &mut plan.requests {
-        let has_type = request.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
-        if matches!(request.body, RequestBody::Multipart(_)) && !has_type {
-            let value = format!("multipart/form-data; boundary={BOUNDARY}");
-            request.headers.push(("Content-Type".to_owned(), value));
+        if !matches!(request.body, RequestBody::Multipart(_)) {
+            continue;
+        }
+        let given = request.headers.iter_mut().find(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+        match given {
+            None => {
+                let value = format!("multipart/form-data; boundary={BOUNDARY}");
+                request.headers.push(("Content-Type".to_owned(), value));
+            }
+            // A receiver cannot tell the parts apart without it.
+            Some((_, value)) if !value.to_ascii_lowercase().contains("boundary=") => {
+                *value = format!("{value}; boundary={BOUNDARY}");
+            }
+            Some(_) => {}
         }
     }
     plan
 }
 
+/// A piece of a form: what is always sent as it is, or a value of the plan, which may contain `${name}`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum FormPiece {
+    Fixed(Vec<u8>),
+    Value(String),
+}
+
 /// The body of a form; the error says which part is wrong.
 pub(super) fn written(parts: &[FormPart]) -> Result<Vec<u8>, String> {
-    let mut body = Vec::new();
+    let pieces = pieces(parts)?;
+    let bytes = pieces.iter().map(|piece| match piece {
+        FormPiece::Fixed(bytes) => bytes.as_slice(),
+        FormPiece::Value(text) => text.as_bytes(),
+    });
+    Ok(bytes.collect::<Vec<_>>().concat())
+}
+
+/// The pieces of a form in their order; the error says which part is wrong.
+pub(super) fn pieces(parts: &[FormPart]) -> Result<Vec<FormPiece>, String> {
+    let (mut pieces, mut body) = (Vec::new(), Vec::new());
     for (index, part) in parts.iter().enumerate() {
         let wrong = |problem: &str| format!("multipart[{index}]: {problem}");
         let FormPart { name, value, file, content_type } = part;
@@ -51,11 +78,18 @@ pub(super) fn written(parts: &[FormPart]) -> Result<Vec<u8>, String> {
             body.extend_from_slice(format!("\r\nContent-Type: {content_type}").as_bytes());
         }
         body.extend_from_slice(b"\r\n\r\n");
-        body.extend_from_slice(&content);
+        match value {
+            Some(value) => {
+                pieces.push(FormPiece::Fixed(std::mem::take(&mut body)));
+                pieces.push(FormPiece::Value(value.clone()));
+            }
+            None => body.extend_from_slice(&content),
+        }
         body.extend_from_slice(b"\r\n");
     }
     body.extend_from_slice(format!("--{BOUNDARY}--\r\n").as_bytes());
-    Ok(body)
+    pieces.push(FormPiece::Fixed(body));
+    Ok(pieces)
 }
 
 /// A name as browsers write it between quotes.
@@ -82,6 +116,19 @@ mod tests {
                  Content-Disposition: form-data; name=\"a%22b\"\r\nContent-Type: text/csv\r\n\r\n1,2\r\n--{BOUNDARY}--\r\n"
             )
         );
+    }
+
+    #[test]
+    fn given_type_of_a_form_gets_the_boundary() {
+        let typed = |headers: &[(&str, &str)]| {
+            let mut plan = LoadPlan::closed("http://a/", 1, crate::engine::StopCondition::after_count(1));
+            plan.requests[0].body = RequestBody::Multipart(vec![part("a", "b")]);
+            plan.requests[0].headers = headers.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+            with_form_types(&plan).requests[0].headers[0].1.clone()
+        };
+        assert_eq!(typed(&[]), format!("multipart/form-data; boundary={BOUNDARY}"));
+        assert_eq!(typed(&[("content-type", "multipart/mixed")]), format!("multipart/mixed; boundary={BOUNDARY}"));
+        assert_eq!(typed(&[("Content-Type", "multipart/mixed; boundary=x")]), "multipart/mixed; boundary=x");
     }
 
     #[test]

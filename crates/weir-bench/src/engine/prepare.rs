@@ -8,7 +8,7 @@ use http::uri::Scheme;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::pki_types::ServerName;
 
-use super::flow::{FlowPlace, FlowPlan, without_values};
+use super::flow::{FlowPlace, FlowPlan, breaks_field, without_values};
 use super::form::{with_form_types, written};
 use super::plan::{LoadPlan, Pacing, PlanError, Protocol, Rate, RequestBody, RequestTemplate, Think};
 use super::tls;
@@ -302,8 +302,8 @@ fn check_head(template: &RequestTemplate, field: impl Fn(&str) -> String) -> Res
         if !is_token(name) {
             return Err(PlanError::new(field("headers"), format!("{name:?} is not a field name")));
         }
-        if value.bytes().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
-            return Err(PlanError::new(field("headers"), format!("the value of {name} holds a line break")));
+        if value.bytes().any(breaks_field) {
+            return Err(PlanError::new(field("headers"), format!("the value of {name} has a control character")));
         }
     }
     Ok(())
@@ -379,6 +379,43 @@ mod tests {
     }
 
     #[test]
+    fn fault_of_a_flow_has_its_place() {
+        let with_data = || {
+            let mut plan = plan("http://127.0.0.1:1/");
+            plan.data.variables = [("id".to_owned(), crate::engine::PlanVariable::Uuid)].into();
+            plan
+        };
+        let mut early = with_data();
+        early.selection = crate::engine::Selection::Sequence;
+        early.requests[0].headers = vec![("X-Token".to_owned(), "${token}".to_owned())];
+        early.requests.push(RequestTemplate::get("http://127.0.0.1:1/log-in"));
+        let take = crate::engine::Take { json: Some("/t".to_owned()), ..Default::default() };
+        early.requests[1].take = [("token".to_owned(), take)].into();
+        assert_eq!(
+            problem(&early),
+            "requests[0]: contains ${token}, which requests[1].take.token takes only after this request was sent; take it in \
+             a request before"
+        );
+        early.requests.swap(0, 1);
+        assert!(PreparedLoad::new(&early).is_ok());
+
+        let mut large = with_data();
+        (large.connections, large.requests[0].body) = (1_000, RequestBody::Sized(3_000_000));
+        assert!(problem(&large).starts_with("requests[0].body: has 3000000 bytes, for 1000 requests at the same time"));
+
+        for (name, bytes, fault) in [("named", &b"\xFF${id}"[..], true), ("other", b"\xFF${x}", false)] {
+            let path = std::env::temp_dir().join(format!("weir-body-{}-{name}", std::process::id()));
+            std::fs::write(&path, bytes).expect("the directory of temporary files is writable");
+            let mut binary = with_data();
+            binary.requests[0].body = RequestBody::File(path.clone());
+            let outcome = PreparedLoad::new(&binary).map(drop).map_err(|error| error.to_string());
+            let _ = std::fs::remove_file(&path);
+            let is_told = outcome.is_err_and(|error| error.contains("contains ${id} and is not UTF-8"));
+            assert_eq!(is_told, fault, "{name}");
+        }
+    }
+
+    #[test]
     fn requests_to_one_place_share_an_origin() {
         let mut plan = plan("http://127.0.0.1:8080/a");
         plan.requests.push(RequestTemplate::get("http://127.0.0.1:8080/b"));
@@ -427,7 +464,9 @@ mod tests {
         assert!(clear.starts_with("requests[0].url: ") && clear.contains("must start with https://"), "{clear}");
         let method = wrong(|plan| plan.requests[0].method = "G T".into());
         assert_eq!(method, "requests[0].method: \"G T\" is not a method");
-        assert!(wrong(|plan| plan.requests[0].headers.push(("a".into(), "b\r\nc".into()))).contains("line break"));
+        assert!(
+            wrong(|plan| plan.requests[0].headers.push(("a".into(), "b\r\nc".into()))).contains("control character")
+        );
         assert!(wrong(|plan| plan.pacing = Pacing::Replay { at_ns: vec![2, 1] }).starts_with("pacing.at_ns: "));
         assert!(
             wrong(|plan| plan.pacing = Pacing::Open { rate: Rate::Constant(f64::NAN), spacing: Default::default() })

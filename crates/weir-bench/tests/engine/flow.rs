@@ -454,7 +454,7 @@ fn fault_of_a_plan_has_its_place() {
         plan.requests[0].headers = vec![("X".to_owned(), "${bad}".to_owned())];
     });
     assert!(
-        line.starts_with("requests[0].headers: the value of X would have a line break, from data.variables.bad"),
+        line.starts_with("requests[0].headers: the value of X would have a control character, from data.variables.bad"),
         "{line}"
     );
     let file = DataFile::new("stop", "a\n1\n");

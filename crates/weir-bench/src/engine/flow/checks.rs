@@ -80,6 +80,14 @@ impl PreparedCheck {
         }
     }
 
+    /// The text that values are part of, if there is one.
+    pub(super) fn text(&self) -> Option<&TextTemplate> {
+        match &self.rule {
+            CheckRule::Value(_, ValueComparison::Equals(text) | ValueComparison::Contains(text)) => Some(text),
+            _ => None,
+        }
+    }
+
     pub(super) fn is_of_status(&self) -> bool {
         matches!(self.rule, CheckRule::Status(_))
     }

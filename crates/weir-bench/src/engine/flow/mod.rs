@@ -22,7 +22,7 @@ pub(super) use self::prepare::{FlowPlace, FlowPlan};
 use self::redirect::{RedirectedRequest, is_redirect, redirected};
 use self::request::FlowRequest;
 pub(super) use self::request::RenderedRequest;
-pub(super) use self::template::without_values;
+pub(super) use self::template::{breaks_field, without_values};
 use self::variables::DrawnValues;
 use super::plan::Think;
 use super::result::{AnswerCheckTally, FlowTally};

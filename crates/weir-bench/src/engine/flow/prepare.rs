@@ -2,15 +2,19 @@
 
 use super::answer::NeededParts;
 use super::checks::{PreparedCheck, PreparedTake};
-use super::request::{FlowBody, FlowRequest};
+use super::request::{BodyPiece, FlowBody, FlowRequest};
 use super::template::{TextTemplate, ValuePlace, split_url};
 use super::variables::ValueSources;
+use crate::engine::form::{FormPiece, pieces};
 use crate::engine::histogram::LatencyHistogram;
 use crate::engine::plan::{LoadPlan, PlanError, RequestBody, RequestTemplate, Selection};
 use crate::engine::result::{AnswerCheckTally, FlowTally, PassTally};
 
 /// The most redirects that one request may follow.
 const MOST_REDIRECTS: u32 = 50;
+
+/// The most bytes of all bodies that are sent at the same time.
+const MOST_BODY_BYTES: usize = 2 << 30;
 
 /// A plan with data, checks, steps, cookies or redirects, ready to run. All threads share it.
 #[derive(Debug)]
@@ -39,12 +43,14 @@ impl FlowPlan {
             return Ok(None);
         }
         check_plan(plan)?;
+        check_bodies(plan, places)?;
         let sources = ValueSources::new(plan)?;
         let (mut requests, mut checks, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
         for (index, (template, place)) in plan.requests.iter().zip(places).enumerate() {
             let reader = FlowRequestReader { plan, sources: &sources, template, place, index };
             requests.push(reader.read(&mut checks, &mut hosts)?);
         }
+        check_order(&sources, &requests)?;
         let in_order = plan.selection == Selection::Sequence || plan.requests.len() == 1;
         let by_client = in_order && !plan.pacing.is_open() && plan.protocol.streams().unwrap_or(1) == 1;
         Ok(Some(Self { sources, requests, by_client, keeps_cookies: plan.cookies, seed: plan.seed, checks }))
@@ -59,6 +65,26 @@ impl FlowPlan {
         let has_passes = self.by_client && self.requests.len() > 1;
         let no_passes = || PassTally { completed: 0, abandoned: 0, time: LatencyHistogram::new() };
         FlowTally { checks: self.checks.iter().map(empty).collect(), passes: has_passes.then(no_passes) }
+    }
+}
+
+/// Each exchange renders its request, so the bodies of those that are in flight at the same time are bounded.
+fn check_bodies(plan: &LoadPlan, places: &[FlowPlace<'_>]) -> Result<(), PlanError> {
+    let Some((index, largest)) = places.iter().map(|place| place.body.len()).enumerate().max_by_key(|(_, size)| *size)
+    else {
+        return Ok(());
+    };
+    let exchanges = plan.connections * plan.protocol.streams().unwrap_or(1);
+    match largest.saturating_mul(exchanges) {
+        0..=MOST_BODY_BYTES => Ok(()),
+        _ => {
+            let problem = format!(
+                "has {largest} bytes, for {exchanges} requests at the same time; with data, checks or steps, all bodies \
+                 together may have {} GiB. Use fewer connections or a smaller body",
+                MOST_BODY_BYTES >> 30
+            );
+            Err(PlanError::new(format!("requests[{index}].body"), problem))
+        }
     }
 }
 
@@ -97,6 +123,24 @@ fn check_plan(plan: &LoadPlan) -> Result<(), PlanError> {
             "requests",
             "`think` needs a closed loop; in an open loop the rate decides when a request is due",
         );
+    }
+    Ok(())
+}
+
+/// Refuses a value of an answer in a request that is sent before this answer has come: it would be empty on the first pass,
+/// and that of the pass before on all others.
+fn check_order(sources: &ValueSources, requests: &[FlowRequest]) -> Result<(), PlanError> {
+    for (index, request) in requests.iter().enumerate() {
+        for variable in request.variables() {
+            let takes = |request: &FlowRequest| request.takes.iter().any(|(_, take)| take.variable == variable);
+            let Some(first) = requests.iter().position(takes).filter(|first| *first >= index) else { continue };
+            let name = &sources.names[variable];
+            let problem = format!(
+                "contains ${{{name}}}, which requests[{first}].take.{name} takes only after this request was sent; take it in a \
+                 request before"
+            );
+            return Err(PlanError::new(format!("requests[{index}]"), problem));
+        }
     }
     Ok(())
 }
@@ -181,7 +225,7 @@ impl FlowRequestReader<'_> {
             let text =
                 TextTemplate::read(value, &self.sources.names, ValuePlace::Field).map_err(self.wrong("headers"))?;
             if let Some(place) = text.variables().find_map(|variable| self.sources.unfit_for_field(variable)) {
-                let problem = format!("the value of {name} would have a line break, from {place}");
+                let problem = format!("the value of {name} would have a control character, from {place}");
                 return Err(self.wrong("headers")(problem));
             }
             fields.push((name.clone(), text));
@@ -194,9 +238,39 @@ impl FlowRequestReader<'_> {
         if matches!(self.template.body, RequestBody::Sized(_) | RequestBody::Base64(_) | RequestBody::Empty) {
             return bytes();
         }
-        let Ok(text) = std::str::from_utf8(self.place.body) else { return bytes() };
+        if let RequestBody::Multipart(parts) = &self.template.body {
+            return self.form(pieces(parts).map_err(self.wrong("body"))?);
+        }
+        let Ok(text) = std::str::from_utf8(self.place.body) else { return self.binary() };
         let text = TextTemplate::read(text, &self.sources.names, body_place(&self.template.headers, text));
-        text.map(FlowBody::Text).map_err(self.wrong("body"))
+        text.map(|text| FlowBody::Pieces(vec![BodyPiece::Text(text)])).map_err(self.wrong("body"))
+    }
+
+    /// A form, in which values stand for names in the values of the plan, and never in the content of files.
+    fn form(&self, pieces: Vec<FormPiece>) -> Result<FlowBody, PlanError> {
+        let piece = |piece: FormPiece| match piece {
+            FormPiece::Fixed(bytes) => Ok(BodyPiece::Bytes(bytes)),
+            FormPiece::Value(text) => {
+                TextTemplate::read(&text, &self.sources.names, ValuePlace::Plain).map(BodyPiece::Text)
+            }
+        };
+        let pieces = pieces.into_iter().map(piece).collect::<Result<_, _>>();
+        pieces.map(FlowBody::Pieces).map_err(self.wrong("body"))
+    }
+
+    /// A body that is not a text is sent as it is, unless it contains a name that would stand for a value in a text.
+    fn binary(&self) -> Result<FlowBody, PlanError> {
+        let contains = |text: String| memchr::memmem::find(self.place.body, text.as_bytes()).is_some();
+        let is_there = |name: &&String| contains(format!("${{{name}}}")) || contains(format!("${{{name}:raw}}"));
+        match self.sources.names.iter().find(is_there) {
+            None => Ok(FlowBody::Bytes(self.place.body.to_owned())),
+            Some(name) => {
+                let problem = format!(
+                    "contains ${{{name}}} and is not UTF-8; values can stand in a text only, and `base64` sends a body as it is"
+                );
+                Err(self.wrong("body")(problem))
+            }
+        }
     }
 
     /// Whether redirects are followed.

@@ -36,6 +36,13 @@ pub(super) struct FlowRequest {
 
 #[derive(Debug)]
 pub(super) enum FlowBody {
+    /// The pieces of a text or a form, in their order.
+    Pieces(Vec<BodyPiece>),
+    Bytes(Vec<u8>),
+}
+
+#[derive(Debug)]
+pub(super) enum BodyPiece {
     Text(TextTemplate),
     Bytes(Vec<u8>),
 }
@@ -59,6 +66,21 @@ impl FlowRequest {
             [] => (100..400).contains(&status),
             expected => expected.contains(&status),
         }
+    }
+
+    /// The variables that the request needs when it is sent, and when its answer is checked.
+    pub(super) fn variables(&self) -> impl Iterator<Item = usize> {
+        let pieces = match &self.body {
+            FlowBody::Pieces(pieces) => pieces.as_slice(),
+            FlowBody::Bytes(_) => &[],
+        };
+        let of_body = pieces.iter().filter_map(|piece| match piece {
+            BodyPiece::Text(text) => Some(text),
+            BodyPiece::Bytes(_) => None,
+        });
+        let of_checks = self.checks.iter().filter_map(|(_, check)| check.text());
+        let texts = std::iter::once(&self.target).chain(self.fields.iter().map(|(_, text)| text)).chain(of_body);
+        texts.chain(of_checks).flat_map(TextTemplate::variables)
     }
 
     /// Renders the request with the values of a client, or the one that a redirect asks for.
@@ -86,7 +108,14 @@ impl FlowRequest {
         let mut body = Vec::new();
         match &self.body {
             _ if !keeps_content => {}
-            FlowBody::Text(text) => text.write(values, &mut body),
+            FlowBody::Pieces(pieces) => {
+                for piece in pieces {
+                    match piece {
+                        BodyPiece::Text(text) => text.write(values, &mut body),
+                        BodyPiece::Bytes(bytes) => body.extend_from_slice(bytes),
+                    }
+                }
+            }
             FlowBody::Bytes(bytes) => body.extend_from_slice(bytes),
         }
         RenderedRequest {

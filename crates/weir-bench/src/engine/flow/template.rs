@@ -13,7 +13,7 @@ const UNFIT: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'<').add(b
 pub(super) enum ValuePlace {
     /// Path and query of a URL: all but unreserved characters are percent-encoded (RFC 3986 §2.3).
     Target,
-    /// A header field: line breaks and NUL become spaces.
+    /// A header field: control characters become spaces.
     Field,
     /// JSON: the value is escaped as within a string (RFC 8259 §7).
     Json,
@@ -123,9 +123,9 @@ fn write_value(value: &str, place: ValuePlace, is_raw: bool, out: &mut Vec<u8>) 
     }
 }
 
-/// Whether a byte would end a header field, or make it invalid.
-pub(super) fn breaks_field(byte: u8) -> bool {
-    matches!(byte, b'\r' | b'\n' | 0)
+/// Whether a byte would end a header field, or make it invalid: all control characters but the tab (RFC 9110 §5.5).
+pub(in crate::engine) fn breaks_field(byte: u8) -> bool {
+    byte.is_ascii_control() && byte != b'\t'
 }
 
 /// What can stand in the target of a request of a text from outside, such as a `Location`.
@@ -139,7 +139,9 @@ pub(super) fn split_url(url: &str) -> (&str, &str) {
     let url = url.split_once('#').map_or(url, |(before, _)| before);
     let start = url.find("://").map_or(0, |at| at + 3);
     let end = url[start..].find(['/', '?']).map_or(url.len(), |at| start + at);
-    let raw = url[start..end].find("${").map(|at| start + at).filter(|at| *at > start && url[..end].ends_with(":raw}"));
+    let is_whole = |at: usize| url[at..].find('}').is_some_and(|close| at + close + 1 == url.len());
+    let raw = url[start..end].find("${").map(|at| start + at);
+    let raw = raw.filter(|at| *at > start && url.ends_with(":raw}") && is_whole(*at));
     url.split_at(raw.unwrap_or(end))
 }
 
@@ -186,6 +188,7 @@ mod tests {
         );
         assert_eq!(written("${path:raw}", ValuePlace::Target, "/a/b?c=%20d e\r\n"), "/a/b?c=%20d%20e%0D%0A");
         assert_eq!(written("Bearer ${user}", ValuePlace::Field, "a\r\nX: b"), "Bearer a  X: b");
+        assert_eq!(written("${user}", ValuePlace::Field, "a\u{1b}b\tc\u{7f}"), "a b\tc ");
         assert_eq!(written("{\"u\": \"${user}\"}", ValuePlace::Json, value), "{\"u\": \"a b/\\\"ü\\\"&\\r\\n\"}");
         assert_eq!(written("u=${user}", ValuePlace::Form, "a b&c"), "u=a%20b%26c");
         assert_eq!(written("${user}", ValuePlace::Plain, value), value);
@@ -220,7 +223,13 @@ mod tests {
         assert_eq!(split_url("http://a:1${path:raw}"), ("http://a:1", "${path:raw}"));
         assert_eq!(without_values("http://a/${user}?${path:raw}").as_deref(), Ok("http://a/x?x"));
         assert_eq!(without_values("http://a:1${path:raw}").as_deref(), Ok("http://a:1/x"));
-        for host in ["http://${user}/", "http://a:${user}", "http://${path:raw}"] {
+        for host in [
+            "http://${user}/",
+            "http://a:${user}",
+            "http://${path:raw}",
+            "http://a:80${port:raw}/x",
+            "http://a${user:raw}.evil${path:raw}",
+        ] {
             assert!(without_values(host).is_err_and(|problem| problem.contains("in its host or port")), "{host}");
         }
     }
