@@ -21,7 +21,6 @@ pub(super) struct ThreadGroup {
     pub(super) think_range_ms: Option<String>,
     /// Elements that apply to all samplers.
     pub(super) elements: Vec<JmxElement>,
-    depth: usize,
 }
 
 impl ThreadGroup {
@@ -39,7 +38,6 @@ pub(super) struct JmxSampler {
     pub(super) files: Vec<JmxFile>,
     /// Elements below it, which apply to it only.
     pub(super) elements: Vec<JmxElement>,
-    depth: usize,
 }
 
 impl JmxSampler {
@@ -114,15 +112,16 @@ pub(super) struct JmxPlan {
 }
 
 /// Elements that structure a plan, but send no requests.
-const SILENT: [&str; 7] = [
-    "TestPlan",
-    "LoopController",
-    "ResultCollector",
-    "HTTPArgument",
-    "HeaderManager",
-    "ConstantTimer",
-    "UniformRandomTimer",
-];
+const SILENT: [&str; 3] = ["TestPlan", "ResultCollector", "HTTPArgument"];
+
+/// Elements whose properties are those of their group.
+const OF_GROUP: [&str; 3] = ["HeaderManager", "ConstantTimer", "UniformRandomTimer"];
+
+/// Controllers whose samplers are sent once in their order, as those of the group.
+const TRANSPARENT: [&str; 3] = ["TransactionController", "GenericController", "RecordingController"];
+
+/// Elements with values for requests, which those below a sampler are not.
+const DATA: [&str; 4] = ["Arguments", "CSVDataSet", "CookieManager", "CounterConfig"];
 
 /// Elements with a counterpart, whose properties are kept.
 const KEPT: [&str; 8] = [
@@ -145,18 +144,19 @@ pub(super) fn read(text: &str, notes: &mut Vec<String>) -> Result<JmxPlan, Impor
     let mut collected = Collected {
         plan: JmxPlan::default(),
         place: ElementPlace::Structure,
-        depth: 0,
+        parents: Vec::new(),
+        last: ElementKind::Plan,
         property: None,
         header: None,
         argument: None,
-        is_disabled: false,
+        is_left_out: false,
         notes,
     };
     loop {
         let place = reader.buffer_position();
         let event = reader.read_event().map_err(|source| ImportError::Syntax { byte: place, source })?;
         match event {
-            Event::Start(tag) if tag.name().as_ref() == "hashTree" => collected.depth += 1,
+            Event::Start(tag) if tag.name().as_ref() == "hashTree" => collected.parents.push(collected.last),
             Event::Start(tag) | Event::Empty(tag) => collected.begin(&tag),
             Event::Text(words) => {
                 if let Some((_, value)) = &mut collected.property {
@@ -176,7 +176,7 @@ pub(super) fn read(text: &str, notes: &mut Vec<String>) -> Result<JmxPlan, Impor
             Event::End(tag) => {
                 collected.property = None;
                 if tag.name().as_ref() == "hashTree" {
-                    collected.depth = collected.depth.saturating_sub(1);
+                    collected.last = collected.parents.pop().unwrap_or(ElementKind::Plan);
                 }
             }
             Event::Eof => return Ok(collected.plan),
@@ -190,16 +190,29 @@ struct Collected<'a> {
     plan: JmxPlan,
     /// Where properties that come now belong.
     place: ElementPlace,
-    /// The number of open trees: what is deeper than a sampler belongs to it.
-    depth: usize,
+    /// The elements whose trees are open.
+    parents: Vec<ElementKind>,
+    /// The last element, to which a tree that opens belongs.
+    last: ElementKind,
     /// The open property: its name, and its value so far.
     property: Option<(String, String)>,
     /// Names whose values follow.
     header: Option<String>,
     argument: Option<String>,
-    /// Whether the last element was disabled.
-    is_disabled: bool,
+    /// Whether the properties of the last element are left out.
+    is_left_out: bool,
     notes: &'a mut Vec<String>,
+}
+
+/// An element by what its tree means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ElementKind {
+    /// The plan, or an element without samplers below it.
+    Plan,
+    Group,
+    Controller,
+    Sampler,
+    LeftOut,
 }
 
 /// An element by its place.
@@ -213,13 +226,12 @@ enum ElementPlace {
 }
 
 impl Collected<'_> {
-    /// Where an element of the present depth belongs.
+    /// Where an element that comes now belongs.
     fn place(&self) -> ElementPlace {
-        match self.plan.groups.last() {
-            Some(group) if self.depth > group.depth => match group.samplers.last() {
-                Some(sampler) if self.depth > sampler.depth => ElementPlace::OfSampler,
-                _ => ElementPlace::OfGroup,
-            },
+        let known = self.parents.iter().rev().find(|parent| **parent != ElementKind::Plan);
+        match known {
+            Some(ElementKind::Sampler) => ElementPlace::OfSampler,
+            Some(ElementKind::Group | ElementKind::Controller) => ElementPlace::OfGroup,
             _ => ElementPlace::OfPlan,
         }
     }
@@ -256,34 +268,78 @@ impl Collected<'_> {
         }
         let Some(class) = attribute("testclass") else { return };
         let name = attribute("testname").unwrap_or_else(|| class.clone());
-        self.is_disabled = attribute("enabled").as_deref() == Some("false");
-        if self.is_disabled {
-            self.notes.push(format!("{name}: disabled in the plan, left out"));
+        (self.is_left_out, self.place) = (false, ElementPlace::Structure);
+        if self.parents.contains(&ElementKind::LeftOut) {
+            return self.leave_out(None);
+        }
+        if attribute("enabled").as_deref() == Some("false") {
+            return self.leave_out(Some(format!("{name}: disabled in the plan, left out")));
+        }
+        self.last = ElementKind::Plan;
+        match class.as_str() {
+            "ThreadGroup" => {
+                self.last = ElementKind::Group;
+                self.plan.groups.push(ThreadGroup { name, ..ThreadGroup::default() });
+            }
+            "HTTPSamplerProxy" | "HTTPSampler" => match self.plan.groups.last_mut() {
+                Some(group) => {
+                    self.last = ElementKind::Sampler;
+                    group.samplers.push(JmxSampler { name, ..JmxSampler::default() });
+                }
+                None => self.leave_out(Some(format!("{name}: a sampler outside of a thread group, left out"))),
+            },
+            kept if KEPT.contains(&kept) => self.keep(class, name),
+            shared if OF_GROUP.contains(&shared) => self.begin_of_group(&class, &name),
+            "SetupThreadGroup" | "PostThreadGroup" => self.leave_out(Some(format!("{name}: {class} is not run"))),
+            silent if SILENT.contains(&silent) => {}
+            controller if TRANSPARENT.contains(&controller) => {
+                (self.last, self.is_left_out) = (ElementKind::Controller, true);
+                self.notes
+                    .push(format!("{name}: {class} has no counterpart; its samplers are among those of the group"));
+            }
+            other => self.leave_out(Some(format!("{name}: {other} has no counterpart, left out"))),
+        }
+    }
+
+    /// Leaves out an element with its properties and all below it.
+    fn leave_out(&mut self, note: Option<String>) {
+        (self.last, self.is_left_out) = (ElementKind::LeftOut, true);
+        self.notes.extend(note);
+    }
+
+    /// Begins an element whose properties are kept.
+    fn keep(&mut self, class: String, name: String) {
+        if self.parents.last() == Some(&ElementKind::Controller) {
+            return self.leave_out(Some(format!("{name}: {class} of a controller's samplers only, left out")));
+        }
+        self.place = self.place();
+        if self.place == ElementPlace::OfSampler && DATA.contains(&class.as_str()) {
+            return self.leave_out(Some(format!("{name}: {class} of one sampler only, left out")));
+        }
+        let place = self.place;
+        self.elements(place).push(JmxElement { class, name, properties: Vec::new() });
+    }
+
+    /// Begins an element that is one of its group here, wherever it stands.
+    fn begin_of_group(&mut self, class: &str, name: &str) {
+        if matches!(self.parents.last(), Some(ElementKind::Sampler | ElementKind::Controller)) {
+            self.notes.push(format!("{name}: {class} of some samplers only; it applies to all of the group"));
+        }
+        let Some(group) = self.plan.groups.last_mut() else {
+            return self.leave_out(Some(format!("{name}: {class} outside of a thread group, left out")));
+        };
+        if class == "HeaderManager" {
             return;
         }
-        let depth = self.depth;
-        self.place = ElementPlace::Structure;
-        match class.as_str() {
-            "ThreadGroup" => self.plan.groups.push(ThreadGroup { name, depth, ..ThreadGroup::default() }),
-            "HTTPSamplerProxy" | "HTTPSampler" => match self.plan.groups.last_mut() {
-                Some(group) => group.samplers.push(JmxSampler { name, depth, ..JmxSampler::default() }),
-                None => self.notes.push(format!("{name}: a sampler outside of a thread group, left out")),
-            },
-            kept if KEPT.contains(&kept) => {
-                self.place = self.place();
-                let place = self.place;
-                self.elements(place).push(JmxElement { class, name, properties: Vec::new() });
-            }
-            "SetupThreadGroup" | "PostThreadGroup" => self.notes.push(format!("{name}: {class} is not run")),
-            silent if SILENT.contains(&silent) => {}
-            other => self.notes.push(format!("{name}: {other} has no counterpart, left out")),
+        if group.think_ms.take().is_some() | group.think_range_ms.take().is_some() {
+            self.notes.push(format!("{name}: the group has several timers; only this one, the last, applies"));
         }
     }
 
     /// Assigns the property that ends to the element it belongs to.
     fn end_property(&mut self) {
         let Some((name, value)) = self.property.take() else { return };
-        if self.is_disabled {
+        if self.is_left_out {
             return;
         }
         if self.place != ElementPlace::Structure {
@@ -319,5 +375,78 @@ impl Collected<'_> {
                 group.properties.insert(name, value);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn element(class: &str, name: &str, more: &str, below: &str) -> String {
+        format!(r#"<{class} testclass="{class}" testname="{name}"{more}/><hashTree>{below}</hashTree>"#)
+    }
+
+    fn read_plan(content: &str) -> (JmxPlan, Vec<String>) {
+        let mut notes = Vec::new();
+        let plan =
+            format!("<jmeterTestPlan><hashTree>{}</hashTree></jmeterTestPlan>", element("TestPlan", "p", "", content));
+        (read(&plan, &mut notes).expect("well-formed"), notes)
+    }
+
+    #[test]
+    fn elements_belong_to_what_they_stand_below() {
+        let assertion = |name: &str| element("ResponseAssertion", name, "", "");
+        let sampler =
+            |name: &str, more: &str| element("HTTPSamplerProxy", name, more, &assertion(&format!("of {name}")));
+        let content = [
+            sampler("a", ""),
+            sampler("off", " enabled=\"false\""),
+            element("JDBCSampler", "sql", "", &assertion("of sql")),
+            element("TransactionController", "t", "", &(assertion("of t") + &sampler("b", ""))),
+            element("LoopController", "loop", "", &sampler("c", "")),
+            assertion("of g"),
+        ];
+        let other = element("ThreadGroup", "off", " enabled=\"false\"", &sampler("d", ""));
+        let (plan, notes) = read_plan(&(element("ThreadGroup", "g", "", &content.concat()) + &other));
+        let names = |elements: &[JmxElement]| elements.iter().map(|element| element.name.clone()).collect::<Vec<_>>();
+        let [group] = plan.groups.as_slice() else { panic!("one group: {:?}", plan.groups) };
+        let samplers: Vec<_> =
+            group.samplers.iter().map(|sampler| (sampler.name.as_str(), names(&sampler.elements))).collect();
+        assert_eq!(samplers, [("a", vec!["of a".to_owned()]), ("b", vec!["of b".to_owned()])]);
+        assert_eq!((names(&group.elements), plan.elements.len()), (vec!["of g".to_owned()], 0));
+        assert_eq!(
+            notes,
+            [
+                "off: disabled in the plan, left out",
+                "sql: JDBCSampler has no counterpart, left out",
+                "t: TransactionController has no counterpart; its samplers are among those of the group",
+                "of t: ResponseAssertion of a controller's samplers only, left out",
+                "loop: LoopController has no counterpart, left out",
+                "off: disabled in the plan, left out",
+            ]
+        );
+    }
+
+    #[test]
+    fn elements_that_apply_to_less_or_more_here_are_noted() {
+        let timer = |name: &str, property: &str| {
+            let property = format!(r#"<stringProp name="{property}">7</stringProp>"#);
+            format!(r#"<T testclass="UniformRandomTimer" testname="{name}">{property}</T><hashTree/>"#)
+        };
+        let below = element("CSVDataSet", "rows", "", "") + &element("HeaderManager", "fields", "", "");
+        let content = timer("first", "RandomTimer.range")
+            + &timer("second", "ConstantTimer.delay")
+            + &element("HTTPSamplerProxy", "a", "", &below);
+        let (plan, notes) = read_plan(&element("ThreadGroup", "g", "", &content));
+        let group = &plan.groups[0];
+        assert_eq!((group.think_ms.as_deref(), group.think_range_ms.as_deref()), (Some("7"), None));
+        assert_eq!(
+            notes,
+            [
+                "second: the group has several timers; only this one, the last, applies",
+                "rows: CSVDataSet of one sampler only, left out",
+                "fields: HeaderManager of some samplers only; it applies to all of the group",
+            ]
+        );
     }
 }
