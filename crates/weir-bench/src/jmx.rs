@@ -49,6 +49,7 @@ pub struct Imported {
 pub fn import(text: &str, properties: &BTreeMap<String, String>) -> Result<Imported, ImportError> {
     let mut imported = Imported::default();
     let read = read(text, &mut imported.notes)?;
+    let several = read.groups.len() > 1;
     for group in read.groups {
         if group.samplers.is_empty() {
             imported.notes.push(format!("{}: it has no HTTP sampler, left out", group.name));
@@ -57,7 +58,20 @@ pub fn import(text: &str, properties: &BTreeMap<String, String>) -> Result<Impor
         let elements: Vec<&JmxElement> = read.elements.iter().chain(&group.elements).collect();
         let mut texts = Texts::new(properties);
         for element in elements.iter().filter(|element| element.class == "Arguments") {
-            element.arguments().iter().for_each(|(name, value)| texts.define(name, value));
+            for (name, value) in element.arguments() {
+                let before = texts.variables().len();
+                texts.define(&name, &value);
+                if texts.variables().len() > before && !value.contains("__env(") {
+                    let note = "a new value for each pass, where JMeter makes one for the whole run";
+                    imported.notes.push(format!("{}: {name}: {note}", element.name));
+                }
+            }
+        }
+        for element in elements.iter().filter(|element| several && element.class == "CSVDataSet") {
+            if matches!(element.text("shareMode"), "" | "shareMode.all") {
+                let note = "each thread group reads the file from its first row, where JMeter's share it";
+                imported.notes.push(format!("{}: {}: {note}", group.name, element.name));
+            }
         }
         let mut plan = plan(&group, &elements, &texts, &mut imported.notes)?;
         add_data(&mut plan, &elements, &texts, &mut imported.notes);
@@ -177,8 +191,15 @@ fn add_answers(
         }
         _ => return,
     };
-    if let Err(problem) = outcome {
-        let note = format!("{}: {}: left out: {problem}", element.name, element.class);
+    let problems = match outcome {
+        Err(problem) => vec![format!("left out: {problem}")],
+        Ok(()) if matches!(element.class.as_str(), "JSONPostProcessor" | "RegexExtractor") => {
+            answers::differences(element, evaluate)
+        }
+        Ok(()) => Vec::new(),
+    };
+    for problem in problems {
+        let note = format!("{}: {}: {problem}", element.name, element.class);
         if !notes.contains(&note) {
             notes.push(note);
         }
@@ -240,15 +261,34 @@ fn request(
     let (mut body, mut query) = (RequestBody::Empty, String::new());
     let is_multipart =
         property("HTTPSampler.DO_MULTIPART_POST").as_deref() == Some("true") || !sampler.files.is_empty();
-    if is_multipart && method == "POST" {
+    let one_file = match sampler.files.as_slice() {
+        [file] if evaluate(&file.name).is_empty() => Some(file),
+        _ => None,
+    };
+    if let (Some(file), "POST" | "PUT" | "PATCH") = (one_file, method.as_str()) {
+        // JMeter sends the one file without a name as the body.
+        body = RequestBody::File(evaluate(&file.path).into());
+        let kind = evaluate(&file.content_type);
+        if !kind.is_empty() && !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
+            headers.push(("Content-Type".to_owned(), kind));
+        }
+        if !arguments.is_empty() {
+            notes.push(format!("{}: the file is the body, and the parameters are left out", sampler.name));
+        }
+    } else if is_multipart && method == "POST" {
         body = RequestBody::Multipart(form_parts(sampler, &arguments, evaluate));
     } else if raw {
-        body = RequestBody::Text(arguments.iter().map(|(_, value)| value.as_str()).collect());
+        // JMeter puts values into such a body as they are.
+        let plain = |value: &str| rewritten(value, str::to_owned, |inside| format!("${{{inside}:raw}}"));
+        body = RequestBody::Text(arguments.iter().map(|(_, value)| plain(value)).collect());
     } else if !pairs.is_empty() && method == "POST" {
         body = RequestBody::Text(pairs);
         headers.push(("Content-Type".to_owned(), "application/x-www-form-urlencoded".to_owned()));
     } else if !pairs.is_empty() {
         query = format!("{}{pairs}", if path.contains('?') { '&' } else { '?' });
+    }
+    if !sampler.files.is_empty() && !matches!(body, RequestBody::File(_) | RequestBody::Multipart(_)) {
+        notes.push(format!("{}: the files of a {method} have no counterpart, left out", sampler.name));
     }
     RequestTemplate {
         name: Some(sampler.name.clone()),
@@ -329,8 +369,12 @@ mod tests {
             imported.notes,
             [
                 "Slow: DurationAssertion has no counterpart, left out",
+                "Token: JSONPostProcessor: without a match the answer has failed and the client begins again, where JMeter goes on \
+                 with what the variable was",
                 "All items: JSONPathAssertion: left out: the path \"$.items[*]\" has no counterpart; only names and positions have, \
                  such as $.items[0].id",
+                "Form: RegexExtractor: without a match the answer has failed and the client begins again, where JMeter goes on with \
+                 what the variable was",
                 "Users: users.csv is read from the working directory of the run",
                 "Users: clients end after the last row, in place of sending <EOF>",
                 "${unknown} has no value, and is sent as it is",
@@ -352,6 +396,114 @@ mod tests {
         let names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
         assert_eq!(names, ["user", "id", "picture"]);
         assert_eq!((parts[0].value.as_deref(), parts[2].content_type.as_deref()), (Some("${user}"), Some("image/png")));
+    }
+
+    /// An element with properties and what stands below it.
+    fn element(class: &str, name: &str, properties: &[(&str, &str)], below: &str) -> String {
+        let properties: String = properties
+            .iter()
+            .map(|(name, value)| format!(r#"<stringProp name="{name}">{value}</stringProp>"#))
+            .collect();
+        format!(r#"<E testclass="{class}" testname="{name}">{properties}</E><hashTree>{below}</hashTree>"#)
+    }
+
+    fn imported(content: &str) -> Imported {
+        let plan = format!("<jmeterTestPlan><hashTree>{content}</hashTree></jmeterTestPlan>");
+        import(&plan, &BTreeMap::new()).expect("a good plan")
+    }
+
+    const TWICE: [(&str, &str); 1] = [("LoopController.loops", "2")];
+
+    #[test]
+    fn bodies_are_those_of_jmeter() {
+        let file = [("File.path", "a.bin"), ("File.paramname", ""), ("File.mimetype", "image/png")];
+        let named = [("File.path", "a.bin"), ("File.paramname", "f"), ("File.mimetype", "")];
+        let user = [("Argument.name", ""), ("Argument.value", r#"{"a": ${user}}"#)];
+        let sampler = |name, method, more: &[(&str, &str)]| {
+            element("HTTPSamplerProxy", name, &[&[("HTTPSampler.method", method)], more].concat(), "")
+        };
+        let raw = [&user[..], &[("HTTPSampler.postBodyRaw", "true")]].concat();
+        let csv = element("CSVDataSet", "rows", &[("filename", "/rows.csv"), ("variableNames", "user")], "");
+        let samplers = sampler("raw", "POST", &raw) + &sampler("one", "PUT", &file) + &sampler("files", "PUT", &named);
+        let imported = imported(&element("ThreadGroup", "g", &TWICE, &(csv + &samplers)));
+        let [raw, one, files] = imported.groups[0].1.requests.as_slice() else { panic!("three: {imported:?}") };
+        assert_eq!(raw.body, RequestBody::Text(r#"{"a": ${user:raw}}"#.to_owned()));
+        assert_eq!(one.body, RequestBody::File("a.bin".into()));
+        assert_eq!(one.headers, [("Content-Type".to_owned(), "image/png".to_owned())]);
+        assert!(files.body.is_empty());
+        assert_eq!(imported.notes, ["files: the files of a PUT have no counterpart, left out"]);
+    }
+
+    #[test]
+    fn assertion_of_a_status_keeps_the_rule_for_errors() {
+        let assertion = |assume| {
+            let properties = [
+                ("1", "404"),
+                ("Assertion.test_field", "Assertion.response_code"),
+                ("Assertion.test_type", "8"),
+                ("Assertion.assume_success", assume),
+            ];
+            let sampler = element("HTTPSamplerProxy", "a", &[], &element("ResponseAssertion", "r", &properties, ""));
+            imported(&element("ThreadGroup", "g", &TWICE, &sampler)).groups[0].1.requests[0].check.len()
+        };
+        assert_eq!((assertion("false"), assertion("true")), (2, 1));
+    }
+
+    #[test]
+    fn extractors_that_differ_are_noted() {
+        let regex = |name, more: &[(&str, &str)]| {
+            let usual = [("RegexExtractor.refname", name), ("RegexExtractor.regex", "a(.)")];
+            element("RegexExtractor", name, &[&usual, more].concat(), "")
+        };
+        let extractors = regex("random", &[("RegexExtractor.match_number", "0"), ("RegexExtractor.default", "x")])
+            + &regex("empty", &[("RegexExtractor.match_number", "1"), ("RegexExtractor.default_empty_value", "true")])
+            + &regex("other", &[("Sample.scope", "variable"), ("Scope.variable", "v")])
+            + &element(
+                "RegexExtractor",
+                "named",
+                &[("RegexExtractor.refname", "n"), ("RegexExtractor.regex", "${v}")],
+                "",
+            );
+        let sampler = element("HTTPSamplerProxy", "a", &[], &extractors);
+        let imported = imported(&element("ThreadGroup", "g", &TWICE, &sampler));
+        let takes = &imported.groups[0].1.requests[0].take;
+        assert_eq!(takes.keys().collect::<Vec<_>>(), ["empty", "random"]);
+        assert_eq!(takes["empty"].default.as_deref(), Some(""));
+        let notes = imported.notes.join("\n");
+        assert!(
+            notes.contains("random: RegexExtractor: the first match is taken, where JMeter takes a random"),
+            "{notes}"
+        );
+        assert!(
+            notes.contains("other: RegexExtractor: left out: the scope \"variable\" has no counterpart"),
+            "{notes}"
+        );
+        assert!(notes.contains("named: RegexExtractor: left out: a regular expression with a variable"), "{notes}");
+        assert!(!notes.contains("empty: "), "{notes}");
+    }
+
+    #[test]
+    fn data_that_differs_is_noted() {
+        let sampler = element("HTTPSamplerProxy", "a", &[("HTTPSampler.path", "/${run}")], "");
+        let group = |name| element("ThreadGroup", name, &TWICE, &sampler);
+        let csv = [
+            ("filename", "/rows.csv"),
+            ("variableNames", "user"),
+            ("quotedData", "false"),
+            ("fileEncoding", "ISO-8859-1"),
+            ("shareMode", "shareMode.all"),
+        ];
+        let run = [("Argument.name", "run"), ("Argument.value", "${__UUID()}")];
+        let content = element("CSVDataSet", "rows", &csv, "") + &element("Arguments", "vars", &run, "");
+        let notes = imported(&(content + &group("g") + &group("h"))).notes.join("\n");
+        for note in [
+            "vars: run: a new value for each pass, where JMeter makes one for the whole run",
+            "g: rows: each thread group reads the file from its first row",
+            "rows: quotes around values are those of CSV, where JMeter keeps them",
+            "rows: the file must be UTF-8; convert it from ISO-8859-1",
+        ] {
+            assert!(notes.contains(note), "{note}: {notes}");
+        }
     }
 
     #[test]

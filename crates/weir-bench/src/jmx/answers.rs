@@ -28,7 +28,15 @@ fn response_checks(element: &JmxElement, evaluate: &dyn Fn(&str) -> String) -> R
         return Err(format!("the scope \"{scope}\" has no counterpart"));
     }
     let mut checks = match element.text("Assertion.test_field") {
-        "Assertion.response_code" => vec![status_check(&wanted, kind, not)?],
+        "Assertion.response_code" => {
+            let mut checks = vec![status_check(&wanted, kind, not)?];
+            // JMeter fails an answer from 400 on by itself, unless its status is to be ignored.
+            if !element.is_true("Assertion.assume_success") {
+                let success = ["1xx", "2xx", "3xx"].map(|class| StatusPattern::Class(class.to_owned()));
+                checks.push(AnswerCheck { status: success.into(), ..AnswerCheck::default() });
+            }
+            checks
+        }
         "Assertion.response_data" | "" => body_checks(&wanted, kind, not)?,
         "Assertion.response_headers" if kind & SUBSTRING != 0 && kind & OR == 0 => {
             let field = |text: &String| match text.split_once(':') {
@@ -89,6 +97,9 @@ fn body_checks(wanted: &[String], kind: u32, not: bool) -> Result<Vec<AnswerChec
     if kind & OR == 0 || wanted.len() < 2 {
         return wanted.iter().map(one).map(valid).collect();
     }
+    if wanted.iter().any(|text| text.contains("${")) {
+        return Err("several texts, one with a variable, have no counterpart".to_owned());
+    }
     let alternative = |text: &String| match is_pattern {
         true => format!("(?:{text})"),
         false => regex::escape(text),
@@ -105,6 +116,9 @@ fn body_checks(wanted: &[String], kind: u32, not: bool) -> Result<Vec<AnswerChec
 
 /// Refuses expressions that are not known here, such as those that look behind.
 fn valid(check: AnswerCheck) -> Result<AnswerCheck, String> {
+    if check.matches.as_deref().is_some_and(|pattern| pattern.contains("${")) {
+        return Err("a regular expression with a variable has no counterpart".to_owned());
+    }
     match check.matches.as_deref().map(regex::bytes::Regex::new) {
         Some(Err(error)) => Err(format!("not a regular expression here: {error}")),
         _ => Ok(check),
@@ -112,6 +126,7 @@ fn valid(check: AnswerCheck) -> Result<AnswerCheck, String> {
 }
 
 fn json_check(element: &JmxElement, evaluate: &dyn Fn(&str) -> String) -> Result<AnswerCheck, String> {
+    scope(element)?;
     let mut check = AnswerCheck {
         json: Some(pointer(&evaluate(element.text("JSON_PATH")))?),
         not: element.is_true("INVERT"),
@@ -128,8 +143,37 @@ fn json_check(element: &JmxElement, evaluate: &dyn Fn(&str) -> String) -> Result
     valid(check)
 }
 
+/// Refuses an element that does not look at the answer itself.
+fn scope(element: &JmxElement) -> Result<(), String> {
+    match element.text("Sample.scope") {
+        "" | "parent" | "all" | "main" => Ok(()),
+        other => Err(format!("the scope \"{other}\" has no counterpart")),
+    }
+}
+
+/// In what the values of an extractor differ from JMeter's.
+pub(super) fn differences(element: &JmxElement, evaluate: &dyn Fn(&str) -> String) -> Vec<String> {
+    let (numbers, defaults, is_empty) = match element.class.as_str() {
+        "RegexExtractor" => {
+            ("RegexExtractor.match_number", "RegexExtractor.default", "RegexExtractor.default_empty_value")
+        }
+        _ => ("JSONPostProcessor.match_numbers", "JSONPostProcessor.defaultValues", ""),
+    };
+    let mut differences = Vec::new();
+    if evaluate(element.text(numbers)).split(';').any(|number| matches!(number.trim(), "" | "0")) {
+        differences.push("the first match is taken, where JMeter takes a random one".to_owned());
+    }
+    if !element.is_true(is_empty) && evaluate(element.text(defaults)).split(';').any(|text| text.trim().is_empty()) {
+        let text = "without a match the answer has failed and the client begins again, where JMeter goes on with what the \
+                    variable was";
+        differences.push(text.to_owned());
+    }
+    differences
+}
+
 /// The values that an extractor takes, by their names; the error says why it has no counterpart.
 pub(super) fn takes(element: &JmxElement, evaluate: &dyn Fn(&str) -> String) -> Result<Vec<(String, Take)>, String> {
+    scope(element)?;
     if element.class == "RegexExtractor" {
         return regex_take(element, evaluate).map(|take| vec![take]);
     }
@@ -162,7 +206,11 @@ fn regex_take(element: &JmxElement, evaluate: &dyn Fn(&str) -> String) -> Result
     if !matches!(text("template").as_str(), "" | "$1$") || !matches!(text("match_number").as_str(), "" | "0" | "1") {
         return Err("only the first group of the first match has a counterpart".to_owned());
     }
-    let default = Some(text("default")).filter(|text| !text.is_empty());
+    let has_default = element.is_true("RegexExtractor.default_empty_value");
+    let default = Some(text("default")).filter(|text| has_default || !text.is_empty());
+    if text("regex").contains("${") {
+        return Err("a regular expression with a variable has no counterpart".to_owned());
+    }
     let take = Take { matches: Some(text("regex")), default, ..Take::default() };
     if let Err(error) = regex::bytes::Regex::new(take.matches.as_deref().unwrap_or_default()) {
         return Err(format!("not a regular expression here: {error}"));

@@ -36,6 +36,12 @@ fn csv(element: &JmxElement, texts: &Texts<'_>, notes: &mut Vec<String>) -> CsvD
     if data.file.is_relative() {
         notes.push(format!("{name}: {} is read from the working directory of the run", data.file.display()));
     }
+    if text("quotedData") == "false" {
+        notes.push(format!("{name}: quotes around values are those of CSV, where JMeter keeps them"));
+    }
+    if !matches!(text("fileEncoding").to_ascii_lowercase().as_str(), "" | "utf-8" | "utf8" | "us-ascii") {
+        notes.push(format!("{name}: the file must be UTF-8; convert it from {}", text("fileEncoding")));
+    }
     let names = text("variableNames");
     data.names = names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
     data.skip_first_line = !data.names.is_empty() && element.is_true("ignoreFirstLine");
