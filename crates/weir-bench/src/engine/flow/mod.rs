@@ -323,3 +323,68 @@ fn next_request(asked: &FlowRequest, current: &FlowSlot, status: u16) -> Result<
     next.keeps_method &= !drops_content;
     Ok(Some(next))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::plan::{LoadPlan, RequestTemplate, Selection, StopCondition, Take};
+
+    /// A client that takes a value, with a default or without, and sends it.
+    fn two_steps(default: Option<&str>) -> LoadFlow {
+        let mut plan = LoadPlan::closed("http://a/", 1, StopCondition::after_count(9));
+        let default = default.map(str::to_owned);
+        let take = Take { json: Some("/t".to_owned()), default, ..Take::default() };
+        plan.requests[0].take = [("t".to_owned(), take)].into();
+        plan.requests.push(RequestTemplate::get("http://a/${t}"));
+        plan.selection = Selection::Sequence;
+        let places = [(); 2].map(|()| FlowPlace { authority: "a", is_tls: false, body: &[] });
+        let plan = FlowPlan::new(&plan, &places).expect("a good plan").expect("a flow");
+        LoadFlow::new(Arc::new(plan), 0, 0, 1, 1)
+    }
+
+    fn begin(flow: &mut LoadFlow, request: usize) {
+        assert!(flow.draw(0, request, 1));
+        flow.begin(0, request);
+    }
+
+    fn answer(flow: &mut LoadFlow, request: usize, body: &str) {
+        begin(flow, request);
+        flow.answer(0).content(body.as_bytes());
+        flow.answered(0, request, 200, 1, 2);
+    }
+
+    fn passes(flow: &mut LoadFlow) -> (u64, u64) {
+        let passes = flow.take_tally().passes.expect("two requests in sequence");
+        (passes.completed, passes.abandoned)
+    }
+
+    #[test]
+    fn failed_request_gives_the_defaults_and_an_incomplete_pass() {
+        let mut flow = two_steps(Some("none"));
+        answer(&mut flow, 0, r#"{"t": "x"}"#);
+        begin(&mut flow, 1);
+        assert_eq!(flow.render(0, 1).target, "/x");
+        flow.answered(0, 1, 200, 1, 2);
+        begin(&mut flow, 0);
+        assert!(!flow.failed(0, 0));
+        begin(&mut flow, 1);
+        assert_eq!(flow.render(0, 1).target, "/none");
+        flow.answered(0, 1, 200, 1, 2);
+        answer(&mut flow, 0, r#"{"t": "y"}"#);
+        begin(&mut flow, 1);
+        assert!(!flow.failed(0, 1));
+        answer(&mut flow, 0, r#"{"t": "z"}"#);
+        answer(&mut flow, 1, "");
+        assert_eq!(passes(&mut flow), (2, 2));
+    }
+
+    #[test]
+    fn failed_request_without_a_default_ends_the_pass() {
+        let mut flow = two_steps(None);
+        begin(&mut flow, 0);
+        assert!(flow.failed(0, 0));
+        answer(&mut flow, 0, r#"{"t": "y"}"#);
+        answer(&mut flow, 1, "");
+        assert_eq!(passes(&mut flow), (1, 1));
+    }
+}
