@@ -1,6 +1,6 @@
 //! Judges a single run by itself: whether the generator rather than the target was measured.
 
-use crate::engine::{LoadPlan, LoadResult, Protocol};
+use crate::engine::{LoadPlan, LoadResult, Protocol, RequestBody, RequestTemplate};
 
 /// The share of its time above which a thread is too busy to send on time.
 const BUSY: f64 = 0.9;
@@ -83,13 +83,23 @@ fn failures(plan: &LoadPlan, result: &LoadResult) -> Vec<String> {
     if total.failed_checks > 0 {
         sentences.push(format!("{} answers failed a check, and are included in the latency.", total.failed_checks));
     }
-    if let Some(request) = plan.requests.iter().find(|request| !plan.has_values() && contains_name(&request.url)) {
+    if let Some(request) = plan.requests.iter().find(|request| !plan.has_values() && mentions_name(request)) {
         sentences.push(format!(
             "{} was sent as it is, since the plan has no data: `${{NAME}}` needs --csv or --var.",
-            request.url
+            request.label()
         ));
     }
     sentences
+}
+
+/// Whether a request looks as if values should replace parts of it.
+fn mentions_name(request: &RequestTemplate) -> bool {
+    let in_body = match &request.body {
+        RequestBody::Text(text) => contains_name(text),
+        RequestBody::Multipart(parts) => parts.iter().filter_map(|part| part.value.as_deref()).any(contains_name),
+        _ => false,
+    };
+    in_body || contains_name(&request.url) || request.headers.iter().any(|(_, value)| contains_name(value))
 }
 
 /// Whether a text looks as if a value should replace a part of it.
@@ -182,5 +192,11 @@ mod tests {
     fn name_without_data_is_said() {
         let plan = LoadPlan::closed("http://a/${id}", 1, StopCondition::after_ms(1_000));
         assert!(verdict(&plan, &result())[0].contains("`${NAME}` needs --csv or --var"));
+        let mut body = LoadPlan::closed("http://a/", 1, StopCondition::after_ms(1_000));
+        body.requests[0].body = RequestBody::Text("{\"id\": ${id}}".to_owned());
+        assert!(verdict(&body, &result())[0].contains("`${NAME}` needs --csv or --var"));
+        let mut field = LoadPlan::closed("http://a/", 1, StopCondition::after_ms(1_000));
+        field.requests[0].headers = vec![("X-Key".to_owned(), "${key}".to_owned())];
+        assert!(verdict(&field, &result())[0].contains("`${NAME}` needs --csv or --var"));
     }
 }
