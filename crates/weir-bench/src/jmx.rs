@@ -226,6 +226,57 @@ fn form_parts(
     values.chain(files).collect()
 }
 
+/// A reference to a variable whose value is put in as it is.
+fn raw_reference(inside: &str) -> String {
+    format!("${{{inside}:raw}}")
+}
+
+/// The arguments as those of a query or a form; values of variables are encoded when a request is made.
+fn pairs(arguments: &[(String, String)]) -> String {
+    let reference = |inside: &str| format!("${{{inside}}}");
+    let encoded = |text| rewritten(text, |text| utf8_percent_encode(text, RESERVED).to_string(), reference);
+    let pairs = arguments.iter().map(|(name, value)| format!("{}={}", encoded(name), encoded(value)));
+    pairs.collect::<Vec<_>>().join("&")
+}
+
+/// The body of a sampler and its type.
+fn body(
+    sampler: &JmxSampler,
+    arguments: &[(String, String)],
+    method: &str,
+    evaluate: &dyn Fn(&str) -> String,
+    notes: &mut Vec<String>,
+) -> (RequestBody, Option<String>) {
+    let is_true = |name: &str| sampler.properties.get(name).is_some_and(|text| evaluate(text) == "true");
+    // JMeter sends a single file without a name as the body.
+    if let ([file], "POST" | "PUT" | "PATCH") = (sampler.files.as_slice(), method)
+        && evaluate(&file.name).is_empty()
+    {
+        if !arguments.is_empty() {
+            notes.push(format!("{}: the file is the body, and the parameters are left out", sampler.name));
+        }
+        let content_type = Some(evaluate(&file.content_type)).filter(|text| !text.is_empty());
+        return (RequestBody::File(evaluate(&file.path).into()), content_type);
+    }
+    if method == "POST" && (is_true("HTTPSampler.DO_MULTIPART_POST") || !sampler.files.is_empty()) {
+        return (RequestBody::Multipart(form_parts(sampler, arguments, evaluate)), None);
+    }
+    if !sampler.files.is_empty() {
+        notes.push(format!("{}: the files of a {method} have no counterpart, left out", sampler.name));
+    }
+    if is_true("HTTPSampler.postBodyRaw") {
+        // JMeter puts values into such a body as they are.
+        let plain = |value: &str| rewritten(value, str::to_owned, raw_reference);
+        return (RequestBody::Text(arguments.iter().map(|(_, value)| plain(value)).collect()), None);
+    }
+    match pairs(arguments) {
+        pairs if method == "POST" && !pairs.is_empty() => {
+            (RequestBody::Text(pairs), Some("application/x-www-form-urlencoded".to_owned()))
+        }
+        _ => (RequestBody::Empty, None),
+    }
+}
+
 fn request(
     sampler: &JmxSampler,
     headers: &[(String, String)],
@@ -248,48 +299,21 @@ fn request(
         .any(|name| property(name).as_deref() == Some("true"));
     let arguments: Vec<(String, String)> =
         sampler.arguments.iter().map(|(name, value)| (evaluate(name), evaluate(value))).collect();
-    let raw = property("HTTPSampler.postBodyRaw").as_deref() == Some("true");
-    // Values of variables are encoded when a request is made.
-    let reference = |inside: &str| format!("${{{inside}}}");
-    let encoded = |text| rewritten(text, |text| utf8_percent_encode(text, RESERVED).to_string(), reference);
     // JMeter puts values into a path as they are.
-    let path = rewritten(&path, str::to_owned, |inside| format!("${{{inside}:raw}}"));
-    let pairs = arguments.iter().map(|(name, value)| format!("{}={}", encoded(name), encoded(value)));
-    let pairs = pairs.collect::<Vec<_>>().join("&");
+    let path = rewritten(&path, str::to_owned, raw_reference);
     let mut headers: Vec<(String, String)> =
         headers.iter().map(|(name, value)| (evaluate(name), evaluate(value))).collect();
-    let (mut body, mut query) = (RequestBody::Empty, String::new());
-    let is_multipart =
-        property("HTTPSampler.DO_MULTIPART_POST").as_deref() == Some("true") || !sampler.files.is_empty();
-    let one_file = match sampler.files.as_slice() {
-        [file] if evaluate(&file.name).is_empty() => Some(file),
-        _ => None,
+    let (body, content_type) = body(sampler, &arguments, &method, evaluate, notes);
+    if let Some(content_type) = content_type {
+        let is_given = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+        if !is_given || matches!(body, RequestBody::Text(_)) {
+            headers.push(("Content-Type".to_owned(), content_type));
+        }
+    }
+    let query = match pairs(&arguments) {
+        pairs if !matches!(body, RequestBody::Empty) || method == "POST" || pairs.is_empty() => String::new(),
+        pairs => format!("{}{pairs}", if path.contains('?') { '&' } else { '?' }),
     };
-    if let (Some(file), "POST" | "PUT" | "PATCH") = (one_file, method.as_str()) {
-        // JMeter sends the one file without a name as the body.
-        body = RequestBody::File(evaluate(&file.path).into());
-        let kind = evaluate(&file.content_type);
-        if !kind.is_empty() && !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
-            headers.push(("Content-Type".to_owned(), kind));
-        }
-        if !arguments.is_empty() {
-            notes.push(format!("{}: the file is the body, and the parameters are left out", sampler.name));
-        }
-    } else if is_multipart && method == "POST" {
-        body = RequestBody::Multipart(form_parts(sampler, &arguments, evaluate));
-    } else if raw {
-        // JMeter puts values into such a body as they are.
-        let plain = |value: &str| rewritten(value, str::to_owned, |inside| format!("${{{inside}:raw}}"));
-        body = RequestBody::Text(arguments.iter().map(|(_, value)| plain(value)).collect());
-    } else if !pairs.is_empty() && method == "POST" {
-        body = RequestBody::Text(pairs);
-        headers.push(("Content-Type".to_owned(), "application/x-www-form-urlencoded".to_owned()));
-    } else if !pairs.is_empty() {
-        query = format!("{}{pairs}", if path.contains('?') { '&' } else { '?' });
-    }
-    if !sampler.files.is_empty() && !matches!(body, RequestBody::File(_) | RequestBody::Multipart(_)) {
-        notes.push(format!("{}: the files of a {method} have no counterpart, left out", sampler.name));
-    }
     RequestTemplate {
         name: Some(sampler.name.clone()),
         method,

@@ -10,7 +10,7 @@ use rustls::pki_types::ServerName;
 
 use super::flow::{FlowPlace, FlowPlan, breaks_field, without_values};
 use super::form::{with_form_types, written};
-use super::plan::{LoadPlan, Pacing, PlanError, Protocol, Rate, RequestBody, RequestTemplate, Think};
+use super::plan::{LoadPlan, Pacing, PlanError, Protocol, Rate, RequestBody, RequestTemplate};
 use super::tls;
 
 /// File descriptors that the engine needs besides its connections: epoll, standard streams, files of the command.
@@ -355,7 +355,7 @@ pub(crate) fn allow_files(wanted: u64) -> Result<(), PlanError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::plan::StopCondition;
+    use crate::engine::plan::{StopCondition, Think};
 
     fn plan(url: &str) -> LoadPlan {
         LoadPlan::closed(url, 2, StopCondition::after_count(1))

@@ -336,7 +336,7 @@ fn forms_are_sent_in_parts_with_values() {
     assert_eq!((parts.len(), parts[3]), (4, "--\r\n"), "{body}");
     assert!(parts[1].contains("name=\"id\"\r\n\r\nseven\r\n"), "{body}");
     assert!(
-        parts[2].contains("; filename=\"weir-flow-") && parts[2].contains("\r\n\r\nthe file has seven\r\n"),
+        parts[2].contains("; filename=\"weir-flow-") && parts[2].contains("\r\n\r\nthe file has ${id}\r\n"),
         "{body}"
     );
 }
