@@ -558,7 +558,7 @@ fn an_etcd_restored_from_an_old_backup_is_followed() {
 fn an_etcd_that_was_emptied_empties_no_node() {
     let Some(mut etcd) = Etcd::of(1) else { return };
     let directory = TempDir::new();
-    let nodes = [weir().start(&etcd.node(&directory))];
+    let nodes = [&directory, &TempDir::new()].map(|directory| weir().start(&etcd.node(directory)));
     Api::of(&nodes[0]).put("routes/steady", &mocking("steady").replace("/r", "/steady"));
     for round in 0..20 {
         Api::of(&nodes[0]).put("routes/known", &mocking(&format!("{round}")).replace("/r", "/known"));
@@ -569,18 +569,35 @@ fn an_etcd_that_was_emptied_empties_no_node() {
     fs::remove_dir_all(etcd.members[0].data.join("data")).expect("a directory");
     etcd.start(0);
     etcd.wait();
-    // The node accepts the emptied cluster only after something has been written to it again.
-    eventually("the node is back", CONVERGENCE, || Api::of(&nodes[0]).ask("GET", "nodes", "", "").status == 200);
-    assert_eq!(nodes[0].get("/steady").text(), "steady");
-    // Resources that the node knows are written again, by the node and by others, although revisions begin anew.
+    for node in &nodes {
+        node.wait_stderr("that etcd is empty", |line| line.contains("is reached and has lost its resources"));
+        eventually("its nodes say so", CONVERGENCE, || {
+            let nodes = Api::of(node).ask("GET", "nodes", "", "");
+            nodes.status == 200 && nodes.text().contains("all resources are gone")
+        });
+        assert_eq!(node.metrics().get("weir_store_up"), Some(0.0));
+    }
+    let deleted = Api::of(&nodes[0]).ask("DELETE", "routes/foreign", "", "");
+    assert!(deleted.text().contains("there is nothing to delete"), "{} {}", deleted.status, deleted.text());
+    assert!(traffic.end() > 0);
+    for node in &nodes {
+        assert!(serves(node, "/steady", "steady") && serves(node, "/foreign", "19"));
+    }
+    // A resource that the nodes know is written again, although revisions begin anew. From then on etcd is believed.
     let again = Api::of(&nodes[0]).ask("PUT", "routes/known", "", &mocking("again").replace("/r", "/known"));
     assert!(matches!(again.status, 200 | 201), "{}", again.text());
-    assert_eq!(nodes[0].get("/known").text(), "again");
     assert!(etcd.ctl(&["get", "/apisix/routes/known"]).contains("again"));
+    for node in &nodes {
+        eventually("nodes serve what etcd holds", CONVERGENCE, || {
+            serves(node, "/known", "again") && ["/steady", "/foreign"].iter().all(|path| node.get(path).status == 404)
+        });
+        eventually("and say that all is well", DEADLINE, || node.metrics().get("weir_store_up") == Some(1.0));
+        node.wait_stderr("that the store is back", |line| line.contains("the configuration store answers again"));
+    }
     etcd.ctl(&["put", "/apisix/routes/foreign", &mocking("by others").replace("/r", "/foreign")]);
-    eventually("the value of others is served", DEADLINE, || serves(&nodes[0], "/foreign", "by others"));
-    assert_eq!(nodes[0].get("/steady").text(), "steady");
-    assert!(traffic.end() > 0);
+    for node in &nodes {
+        eventually("the value of others is served", DEADLINE, || serves(node, "/foreign", "by others"));
+    }
     converge("emptied", &nodes, "anew");
 }
 

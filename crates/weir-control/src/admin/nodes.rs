@@ -16,6 +16,8 @@ pub(super) async fn answer(context: &AdminContext) -> Refused<AdminResponse> {
     };
     let KnownNodes { told_by, newest, list } = nodes.map_err(|failure| Box::new(answer::failed(&failure)))?;
     let own = context.live.content();
+    // Such as that the store has lost all resources, so that nodes agree with each other and not with the store.
+    let problem = context.live.store().shared().and_then(|shared| shared.state().problem);
     // Nodes that follow a cluster have revisions of their own, so their contents cannot be compared.
     let shown = |content: u64| newest.is_none().then(|| format!("{content:016x}"));
     let is_in_step = |served: &ServedContent| match newest {
@@ -41,7 +43,8 @@ pub(super) async fn answer(context: &AdminContext) -> Refused<AdminResponse> {
     let mut answer = answer::json_of(
         StatusCode::OK,
         &json!({
-            "told_by": told_by, "revision": revision, "content": shown(own.content), "total": list.len(), "list": list,
+            "told_by": told_by, "problem": problem, "revision": revision, "content": shown(own.content),
+            "total": list.len(), "list": list,
         }),
     );
     answer::at_revision(&mut answer, own.revision);

@@ -312,6 +312,20 @@ impl EtcdStore {
     }
 }
 
+/// Refuses a change that only deletes what an emptied cluster has lost: it would change nothing there, and no other node would learn
+/// of it.
+fn refuse_deletion_of_lost(record: &RevisionRecord) -> Result<(), StoreFailure> {
+    let is_of_lost = |change: &ResourceChange| {
+        change.after.is_none() && change.before.as_ref().is_some_and(|before| before.modified == 0)
+    };
+    if record.changes.is_empty() || !record.changes.iter().all(is_of_lost) {
+        return Ok(());
+    }
+    let problem = "etcd has lost all resources, so there is nothing to delete; nodes still serve what they read before";
+    let advice = "import a back-up, or write a resource: from then on nodes serve what etcd holds and nothing else";
+    Err(StoreFailure::new(problem, advice))
+}
+
 /// The last revision that changed any of the keys in a response.
 fn last_change(answer: TxnResponse) -> u64 {
     let revisions = answer.responses.into_iter().filter_map(|response| match response.outcome {
@@ -379,6 +393,7 @@ impl ResourceStore for EtcdStore {
     fn commit(&self, revisions: &[RevisionRecord]) -> Result<u64, CommitFailure> {
         // Changes to a shared store are committed one at a time.
         let [record] = revisions else { unreachable!("changes of a shared store are made one by one") };
+        refuse_deletion_of_lost(record).map_err(CommitFailure::Failed)?;
         let (request, entry) = self.fitting(record)?;
         let answer = match self.ask_to_change(request, lifetime(record), &entry)? {
             CommitAnswer::Answered(answer) => answer,

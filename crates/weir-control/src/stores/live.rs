@@ -126,7 +126,7 @@ impl LiveResources {
 impl LiveState {
     /// Takes the whole content of a shared store that was read again.
     fn take_all(&mut self, new: ResourceSet, is_doubtful: bool) {
-        // After a reset, an empty store is not believed: only individual deletions are.
+        // After a reset, an empty store is not believed, until it has a resource again.
         if is_doubtful && new.all.is_empty() && !self.set.all.is_empty() {
             self.forget_revisions();
             Arc::make_mut(&mut self.set).revision = new.revision;
@@ -136,13 +136,8 @@ impl LiveState {
         let is_newer = |set: &ResourceSet, key: &ResourceKey| {
             !is_doubtful && set.all.get(key).is_some_and(|own| own.modified > new.revision)
         };
-        // What the store has lost before stays in use.
-        let was_lost = |resource: &StoredResource| !is_doubtful && resource.modified == 0;
-        let gone =
-            self.set.all.iter().filter(|(key, resource)| {
-                !new.all.contains_key(*key) && !is_newer(&self.set, key) && !was_lost(resource)
-            });
-        let gone: Vec<ResourceKey> = gone.map(|(key, _)| key.clone()).collect();
+        let gone = self.set.all.keys().filter(|key| !new.all.contains_key(*key) && !is_newer(&self.set, key));
+        let gone: Vec<ResourceKey> = gone.cloned().collect();
         gone.into_iter().for_each(|key| self.take(key, None, None));
         for (key, resource) in new.all {
             if !is_newer(&self.set, &key) {

@@ -48,8 +48,9 @@ impl Mailbox {
 
     pub(super) fn state(&self, connected: bool, member: &str, problem: Option<String>) {
         let mut content = self.content();
-        let is_new = content.state.connected != connected || content.state.since_ms == 0;
-        let since_ms = if is_new { now_ms() } else { content.state.since_ms };
+        let is_turn = content.state.connected != connected || content.state.since_ms == 0;
+        let since_ms = if is_turn { now_ms() } else { content.state.since_ms };
+        let is_new = is_turn || content.state.problem.is_some() != problem.is_some();
         content.state = StoreState { connected, member: member.to_owned(), since_ms, problem };
         let wake = content.wake.clone().filter(|_| is_new);
         drop(content);

@@ -56,6 +56,9 @@ impl NodesCommand {
         if let Some(told_by) = answer["told_by"].as_str() {
             say!("told by {told_by}");
         }
+        if let Some(problem) = answer["problem"].as_str() {
+            say!("the store: {problem}");
+        }
         let mut lines = format!("{:<40} {:<10} {:>12} {:<8} SET ASIDE\n", "NODE", "VERSION", "REVISION", "IN STEP");
         for one in &nodes {
             let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();

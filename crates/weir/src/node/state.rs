@@ -129,7 +129,10 @@ impl NodeState {
             for (registry, answers) in self.lookups.registries() {
                 page.value(&[("registry", registry)], u8::from(answers));
             }
-            page.gauge("weir_store_up", "Whether the store that nodes share answers (1) or not (0).");
+            page.gauge(
+                "weir_store_up",
+                "Whether the store that nodes share answers (1), or does not or has lost all resources (0).",
+            );
             if let Some(store) = &self.publisher.status().store {
                 page.value(&[], u8::from(store.connected));
             }

@@ -92,6 +92,8 @@ pub(super) struct Follower {
     seen: u64,
     /// Whether the next session begins by reading everything.
     reads_all: bool,
+    /// Whether the cluster has lost all resources, and none has been written since.
+    is_emptied: bool,
     /// Receives the result of the first attempt.
     first: Option<Sender<Result<ResourceSet, String>>>,
     /// The start waits until etcd answers, since there is no copy to start with: failures are not its result.
@@ -134,6 +136,7 @@ impl Follower {
             cluster: None,
             seen: known.revision,
             reads_all: true,
+            is_emptied: false,
             first: None,
             is_awaited: false,
             failures: 0,
@@ -228,15 +231,11 @@ impl Follower {
         self.register(&connection).await;
         let is_other = self.cluster.is_some_and(|cluster| cluster != header.cluster_id);
         let was_set_back = (header.revision as u64) < self.seen;
-        let mut emptied = None;
         if self.reads_all || is_other || was_set_back {
             let set = self.read_all(&connection).await?;
-            let is_doubtful = is_other || was_set_back;
-            if set.all.is_empty() && is_doubtful {
-                emptied = Some(format!(
-                    "{member}: all resources are gone; the last known ones stay in use until a resource is written again"
-                ));
-            } else {
+            self.is_emptied = set.all.is_empty() && (is_other || was_set_back || self.is_emptied);
+            let is_doubtful = is_other || was_set_back || self.is_emptied;
+            if !self.is_emptied {
                 self.copy.replace(&set);
             }
             self.cluster = Some(header.cluster_id);
@@ -255,6 +254,11 @@ impl Follower {
         let create = WatchCreateRequest { key, range_end, start_revision, progress_notify: true };
         let (asking, watch) = connection.watch(WatchRequest { asked: Some(WatchAsked::Create(create)) }).await?;
         self.failures = 0;
+        let emptied = self.is_emptied.then(|| {
+            format!(
+                "{member}: all resources are gone; the last known ones stay in use until a resource is written again"
+            )
+        });
         self.mailbox.state(true, member, emptied);
         self.watch(&connection, &asking, watch, commands).await
     }
@@ -348,6 +352,10 @@ impl Follower {
             resources.extend(key.map(|key| (key, resource)));
         }
         self.seen = if is_progress { last.max(revision) } else { last };
+        if self.is_emptied && resources.iter().any(|(_, resource)| resource.is_some()) {
+            // From here on the cluster is believed: what it does not hold is served no longer.
+            return Ok(Some(SessionEnd::ReadAgain));
+        }
         if !resources.is_empty() {
             self.copy.add(last, &resources);
             self.mailbox.put(OutsideChange::Some { revision: last, resources });

@@ -217,11 +217,15 @@ impl Watching {
         self.publisher.set_store(&state);
         let before = std::mem::replace(&mut self.store, state.clone());
         let store = live.store().name();
+        let is_told = before.problem.is_some() && before.connected == state.connected;
         match (state.problem, before.problem) {
-            (Some(problem), None) if state.connected => {
-                tracing::warn!(%store, %problem, "the configuration store is empty")
-            }
-            (Some(problem), None) => tracing::warn!(
+            (Some(_), _) if is_told => {}
+            (Some(problem), _) if state.connected => tracing::warn!(
+                %store, %problem,
+                "the configuration store is reached and has lost its resources; the last known ones stay in use, and from the first \
+                 resource that is written on, nodes serve what the store holds and nothing else"
+            ),
+            (Some(problem), _) => tracing::warn!(
                 %store, %problem,
                 "the configuration store does not answer, the last known resources stay in use; it is tried again, and until \
                  it answers, the Admin API makes no changes"

@@ -30,13 +30,20 @@ fn label<'a>(labels: &'a LabelValues, name: &str) -> &'a str {
     labels.get(name).map_or("", String::as_str)
 }
 
+const STORE_DOWN: &str =
+    "the configuration store does not answer or has lost its resources, the last known resources stay in use";
+
 fn configuration(span: &ReadingPair<'_>, all: &mut Vec<String>) {
     // A node without this series is an older version.
     if span.after.of("weir_config_last_reload_successful").iter().any(|(_, value)| *value == 0.0) {
         all.push("the last configuration was rejected, the previous one stays in use".to_owned());
     }
     if span.after.of("weir_store_up").iter().any(|(_, value)| *value == 0.0) {
-        all.push("the configuration store does not answer, the last known resources stay in use".to_owned());
+        all.push(STORE_DOWN.to_owned());
+    }
+    let set_aside = span.after.sum("weir_resources_set_aside", &[]);
+    if set_aside > 0.0 {
+        all.push(format!("resources that cannot be served as they are in the store: {}", count(set_aside)));
     }
     if span.after.of("weir_store_writable").iter().any(|(_, value)| *value == 0.0) {
         all.push("changes cannot be written to the configuration store".to_owned());
@@ -156,8 +163,13 @@ mod tests {
             "the access log loses 5 lines/s",
         ];
         assert_eq!(told(before, after), five);
-        let store = "the configuration store does not answer, the last known resources stay in use";
-        assert_eq!(told("", "weir_store_up 0\n"), [store]);
+        assert_eq!(told("", "weir_store_up 0\n"), [STORE_DOWN]);
+        let of_acme = "weir_acme_failures{host=\"a\"} 2\nweir_acme_certificate_expiry_timestamp_seconds{host=\"a\"} 5\n\
+                       weir_acme_failures{host=\"b\"} 0\n";
+        let failed = "the certificate of a cannot be obtained, failed orders in a row: 2";
+        assert_eq!(told("", of_acme), [failed, "the automatic certificate of a has expired"]);
+        let set_aside = "resources that cannot be served as they are in the store: 2";
+        assert_eq!(told("", "weir_resources_set_aside 2\n"), [set_aside]);
         let more = "weir_log_sink_up{sink=\"s\"} 0\nweir_policy_errors_total{route=\"r\",policy=\"p\"} 4\n\
                     weir_upstream_endpoint_up{upstream=\"u\",endpoint=\"h:1\"} 0\n";
         assert_eq!(told(before, &format!("{after}{more}"))[5], "and 3 more problems");
