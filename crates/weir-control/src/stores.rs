@@ -60,7 +60,7 @@ pub use loader::{DocumentLoader, LoadedDocument};
 pub use names::NameLookups;
 pub use open::controller_name;
 pub use source::{Source, SourceDocument, SourceVersion, Wake};
-pub use transfer::{export_store, import_into_store};
+pub use transfer::{StoreExport, export_store, import_into_store};
 pub use trusted::http_client;
 pub use watch::{ConfigWatch, publish_first, watch};
 pub use writes::{PlanRefusal, ResourceWriter, WriteOutcome, WriteReceipt, WriteRequest};

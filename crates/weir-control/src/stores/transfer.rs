@@ -12,7 +12,7 @@ use super::file_access::FileAccess;
 use super::live::{LiveResources, ResourceEdit};
 use super::loader::{DocumentLoader, LoadedDocument};
 use super::open::with_store;
-use super::resources::{Author, ResourceKey};
+use super::resources::{Author, ResourceKey, StoredResource};
 use super::shared::SharedStore;
 use super::store::{CommitFailure, StoreFailure};
 use crate::compile::compile;
@@ -23,16 +23,63 @@ use crate::text::diagnostic::Diagnostic;
 /// The most changes in one transaction of a shared store, if they are small.
 const AT_A_TIME: usize = 100;
 
-/// All resources, as lists of a configuration file.
+/// What is exported of a store.
+#[derive(Debug)]
+pub struct StoreExport {
+    /// The resources, as lists of a configuration file.
+    pub resources: Value,
+    /// The faults of the resources that are not among them, since an import would refuse them. One resource may have several.
+    pub left_out: Vec<Diagnostic>,
+    /// The number of these resources.
+    pub missing: usize,
+    /// What other resources lack outside of the configuration, such as a file. They are exported.
+    pub lacking: Vec<Diagnostic>,
+}
+
+/// The resources of a store that can be imported again, and the faults of the others.
 ///
 /// # Errors
 /// If the file configures no store, or the store cannot be read.
-pub fn export_store(file: &Path) -> Result<Value, Vec<Diagnostic>> {
+pub fn export_store(file: &Path, registry: &Registry) -> Result<StoreExport, Vec<Diagnostic>> {
     let loaded = DocumentLoader::of_file_directly(file).read()?;
     must_exist(file, &loaded)?;
-    let (_, live) = opened(file, &loaded)?;
+    let (mut loader, live) = opened(file, &loaded)?;
+    let (faulty, lacking) = faulty_resources(&mut loader, &live, registry)?;
+    let committed = live.committed();
+    let whole = committed.all.iter().filter(|(key, _)| !faulty.contains_key(*key));
+    let (resources, missing) = (as_lists(whole), faulty.len());
+    Ok(StoreExport { resources, left_out: faulty.into_values().flatten().collect(), missing, lacking })
+}
+
+/// The resources with faults in their text, and those that refer to such a resource. The second part are faults of others, which lack
+/// something outside of the configuration.
+fn faulty_resources(
+    loader: &mut DocumentLoader,
+    live: &Arc<LiveResources>,
+    registry: &Registry,
+) -> Result<(BTreeMap<ResourceKey, Vec<Diagnostic>>, Vec<Diagnostic>), Vec<Diagnostic>> {
+    let mut faulty: BTreeMap<ResourceKey, Vec<Diagnostic>> = BTreeMap::new();
+    // Each round leaves out at least one resource, and those that refer to it are found by the next.
+    loop {
+        let mut trial = live.begin();
+        let gone = faulty.keys().map(|key| ResourceEdit::Delete { key: key.clone() }).collect();
+        trial.stage(gone, Author::default());
+        let loaded = loader.read_trial(Some(&mut trial))?;
+        let Err(faults) = compile(&loaded.document, registry, None) else { return Ok((faulty, Vec::new())) };
+        let sorted = trial.sort(&faults).resources;
+        let is_of_text = |faults: &Vec<Diagnostic>| faults.iter().any(|fault| !fault.cause.is_outside());
+        let (new, lacking): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            sorted.into_iter().partition(|(_, faults)| is_of_text(faults));
+        if new.is_empty() {
+            return Ok((faulty, lacking.into_values().flatten().collect()));
+        }
+        faulty.extend(new);
+    }
+}
+
+fn as_lists<'r>(resources: impl Iterator<Item = (&'r ResourceKey, &'r StoredResource)>) -> Value {
     let mut lists: Map<String, Value> = Map::new();
-    for (key, resource) in &live.committed().all {
+    for (key, resource) in resources {
         let mut value = resource.value();
         let needs_id = key.list() != "consumers" || key.consumer_of_credential().is_some();
         if let Some(members) = value.as_object_mut().filter(|_| needs_id) {
@@ -43,7 +90,7 @@ pub fn export_store(file: &Path) -> Result<Value, Vec<Diagnostic>> {
             items.push(value);
         }
     }
-    Ok(Value::Object(lists))
+    Value::Object(lists)
 }
 
 /// Replaces all resources of a store by these, in one revision, if they can be served. Returns the number of changes, and the

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use weir_control::stores::{export_store, import_into_store};
+use weir_control::stores::{StoreExport, export_store, import_into_store};
 use weir_control::{Diagnostic, whole_file};
 
 use super::resource_files;
@@ -30,6 +30,8 @@ enum StoreAction {
         files: Vec<PathBuf>,
     },
     /// Writes all resources as a file for `weir run` or `weir store import`. The file contains the secrets.
+    ///
+    /// A resource that an import would refuse is left out, is named with its fault on standard error, and makes the exit code 1.
     Export {
         /// The configuration file of the node, whose `store` setting names the store.
         node: PathBuf,
@@ -44,12 +46,28 @@ impl StoreCommand {
     pub(crate) fn execute(self) -> ExitCode {
         match self.action {
             StoreAction::Import { node, files } => import(&node, &files),
-            StoreAction::Export { node, output } => match export_store(&node) {
-                Ok(all) => write(&format!("{all:#}\n"), output.as_deref()),
-                Err(faults) => refused(&faults),
-            },
+            StoreAction::Export { node, output } => export(&node, output.as_deref()),
         }
     }
+}
+
+fn export(node: &Path, output: Option<&Path>) -> ExitCode {
+    let exported = match export_store(node, &PLUGINS) {
+        Ok(exported) => exported,
+        Err(faults) => return refused(&faults),
+    };
+    let StoreExport { resources, left_out, missing, lacking } = exported;
+    lacking.iter().for_each(|fault| say!("warning: {fault}; the resource is exported"));
+    left_out.iter().for_each(|fault| say!("{fault}"));
+    let written = write(&format!("{resources:#}\n"), output);
+    if missing == 0 {
+        return written;
+    }
+    let (are, they) = if missing == 1 { ("resource is", "it") } else { ("resources are", "them") };
+    say!(
+        "{missing} {are} not in the export, since an import would refuse {they}; correct or delete {they} in the store"
+    );
+    ExitFailure::Configuration.into()
 }
 
 fn import(node: &Path, files: &[PathBuf]) -> ExitCode {
