@@ -3,8 +3,11 @@
 use std::fs;
 use std::io::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread;
 
-use weir_testkit::{Answer, DEADLINE, Origin, TempDir, eventually, on_small_disk};
+use rustix::process::Pid;
+use weir_testkit::{Answer, DEADLINE, Gateway, Origin, Signal, TempDir, eventually, eventually_some, on_small_disk};
 
 use crate::peers::{HubNode, Subscriber, TOPIC, encoded, value};
 use crate::redis::Redis;
@@ -20,6 +23,41 @@ fn content_is_published_by_query_and_at_the_topics_own_url() {
     assert_eq!(contents, [&b"by query"[..], b"at its URL", b"both"]);
     let unknown = format!("/hub?hub.mode=publish&hub.topic={}", encoded("http://gw.example/other"));
     assert_eq!(node.post(&unknown, "text/plain", b"x").status, 404);
+}
+
+#[test]
+fn publishing_goes_on_while_the_binary_is_upgraded() {
+    let (node, stop) = (HubNode::start(), AtomicBool::new(false));
+    let published = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        let publisher = || {
+            while !stop.load(Relaxed) {
+                let answer = node.post("/t/orders", "text/plain", b"during an upgrade");
+                // The other publishers end, too.
+                stop.fetch_or(answer.status != 202, Relaxed);
+                assert_eq!(answer.status, 202, "{}", answer.text());
+                published.fetch_add(1, Relaxed);
+            }
+        };
+        (0..4).for_each(|_| drop(scope.spawn(publisher)));
+        for _ in 0..3 {
+            let before = eventually_some("a process serves", DEADLINE, || serving(&node.gateway));
+            let process = Pid::from_raw(before).expect("not 0");
+            rustix::process::kill_process(process, Signal::USR2).expect("it runs");
+            node.gateway.wait_stderr("that it ends", |line| line.ends_with(&format!("process {before} ends")));
+            let count = published.load(Relaxed);
+            let goes_on = || published.load(Relaxed) > count || stop.load(Relaxed);
+            eventually("events are published to the new process", DEADLINE, goes_on);
+        }
+        stop.store(true, Relaxed);
+    });
+    println!("{} events", published.load(Relaxed));
+}
+
+/// The process that answers on the status address.
+fn serving(gateway: &Gateway) -> Option<i32> {
+    let status = gateway.status();
+    (status["state"] == "serving").then(|| status["pid"].as_i64())?.and_then(|pid| i32::try_from(pid).ok())
 }
 
 #[test]

@@ -73,6 +73,11 @@ impl Hubs {
         self.slots().values().filter_map(|slot| slot.running()).for_each(|hub| hub.stop_listening());
     }
 
+    /// Whether no request to a hub is being answered.
+    pub fn are_idle(&self) -> bool {
+        self.slots().values().all(|slot| slot.is_idle())
+    }
+
     /// Stops all hubs, so that another process can open their files. No hub is started any more.
     pub fn end(&self) {
         *self.is_ended.lock().unwrap_or_else(PoisonError::into_inner) = true;

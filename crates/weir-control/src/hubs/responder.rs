@@ -25,8 +25,9 @@ impl HubResponder {
 impl Responder for HubResponder {
     fn respond(self: Arc<Self>, request: ResponderRequest, content: Content, mut reply: Reply) -> Responding {
         Box::pin(async move {
+            let _in_progress = self.slot.begin();
             let Some(hub) = self.slot.hub().await else {
-                let refusal = Refusal::new(503, "the hub is not open yet");
+                let refusal = Refusal::new(503, "the hub is not open: it is being opened or handed over, try again");
                 return refuse(&mut reply, &refusal).await;
             };
             let mut call = HubCall::new(&self.slot, hub, request);

@@ -2,7 +2,7 @@
 
 use std::mem;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,8 +23,17 @@ pub struct HubTerms {
     pub http: HttpClientSettings,
 }
 
-/// How long a request waits for a hub that is being opened.
-const OPENING_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a request waits for a hub that is being opened: longer than the previous process keeps it during a binary upgrade.
+const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A request that is being answered.
+pub(super) struct RequestInProgress<'s>(&'s HubSlot);
+
+impl Drop for RequestInProgress<'_> {
+    fn drop(&mut self) {
+        self.0.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// The slot of one hub. It outlives configurations.
 pub(crate) struct HubSlot {
@@ -34,6 +43,8 @@ pub(crate) struct HubSlot {
     pub(super) unread: AtomicU64,
     pub(super) held: Arc<ClientEvents>,
     running: watch::Sender<Option<Arc<Hub>>>,
+    /// Requests that are being answered.
+    requests: AtomicUsize,
     /// Whether the configuration has the hub. Workers read this: the mutex may be locked for as long as opening or closing takes.
     is_wanted: AtomicBool,
     wanted: Mutex<WantedHub>,
@@ -53,6 +64,7 @@ impl HubSlot {
             unread: AtomicU64::new(0),
             held: Arc::default(),
             running: watch::Sender::new(None),
+            requests: AtomicUsize::new(0),
             is_wanted: AtomicBool::new(false),
             wanted: Mutex::default(),
         }
@@ -79,6 +91,16 @@ impl HubSlot {
 
     pub(super) fn running(&self) -> Option<Arc<Hub>> {
         self.running.borrow().clone()
+    }
+
+    /// Counts a request until what is returned is dropped.
+    pub(super) fn begin(&self) -> RequestInProgress<'_> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        RequestInProgress(self)
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.requests.load(Ordering::Relaxed) == 0
     }
 
     pub(super) fn opened(&self, hub: Hub) {

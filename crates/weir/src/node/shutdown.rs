@@ -16,6 +16,16 @@ const DRAIN_LOOK: Duration = Duration::from_millis(20);
 /// How long a node that ends tries to export its metrics once more.
 const LAST_METRICS: Duration = Duration::from_secs(3);
 
+/// How long the process that has handed over answers requests to hubs at least: in this time it reads what clients sent before they
+/// learned that their connections end.
+const HUB_HOLD_LEAST: Duration = Duration::from_millis(500);
+/// The longest time for that: the new process lets requests wait, and not for ever.
+const HUB_HOLD_MOST: Duration = Duration::from_secs(3);
+
+fn may_release_hubs(held: Duration, are_idle: bool) -> bool {
+    held >= HUB_HOLD_MOST || are_idle && held >= HUB_HOLD_LEAST
+}
+
 impl Control {
     /// Ends the node, after a drain unless it has to stop at once.
     pub(super) async fn end(&mut self, mut end: End) {
@@ -40,12 +50,9 @@ impl Control {
         self.watch.end();
         // After a hand-over, the new process waits for the release of these.
         self.acme.end();
-        if end == End::HandOver {
-            self.hubs.end();
-        }
         self.hubs.stop_listening();
         if end != End::Stop {
-            self.drain().await;
+            self.drain(end).await;
         }
         self.hubs.end();
         self.exporter.finish(LAST_METRICS);
@@ -81,20 +88,27 @@ impl Control {
         settings.worker_shutdown_timeout
     }
 
-    async fn drain(&mut self) {
+    /// After a hand-over, the hubs are released as soon as the requests to them are answered: the new process holds its own until then.
+    async fn drain(&mut self, end: End) {
         // The workers have sockets of their own, and close them after accepting what is queued. These copies would keep a queue
         // open that is not served.
         self.sockets = Sockets::default();
         self.listeners.end();
         let patience = self.drain_patience();
         self.gateway.drain(patience);
-        let deadline = Instant::now() + patience;
+        let began = Instant::now();
+        let deadline = began + patience;
+        let mut holds_hubs = end == End::HandOver;
         let mut look = interval(DRAIN_LOOK);
         loop {
             tokio::select! {
                 _ = look.tick() => {
                     if self.gateway.wait_drained(Instant::now()) {
                         return;
+                    }
+                    if holds_hubs && may_release_hubs(began.elapsed(), self.hubs.are_idle()) {
+                        self.hubs.end();
+                        holds_hubs = false;
                     }
                     if Instant::now() >= deadline {
                         return say_error!("drain time-out: closing {} open connections", self.gateway.connections());
