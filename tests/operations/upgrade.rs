@@ -238,7 +238,7 @@ fn f15_a_binary_that_cannot_serve_leaves_the_old_one_serving() {
     installed.install("#!/bin/sh\nexec sleep 1000\n");
     installed.upgrade_in_vain("was not ready after 0.5 s");
     installed.install("no program at all");
-    installed.upgrade_in_vain("ended before it was ready (exit status: 127)");
+    installed.upgrade_in_vain("cannot be started: it is no program for this machine");
     installed.install("#!/bin/sh\n");
     fs::set_permissions(installed.binary(), fs::Permissions::from_mode(0o644)).expect("its own file");
     installed.upgrade_in_vain("cannot be started: Permission denied");

@@ -5,9 +5,10 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -34,6 +35,44 @@ impl Invocation {
         let mut arguments = std::env::args_os();
         Self { program: arguments.next().unwrap_or_default().into(), arguments: arguments.collect() }
     }
+}
+
+/// Refuses a file that is no program of this machine, such as a text, or a binary for other processors: the C library would run it as a
+/// script of the shell.
+fn runnable(program: &Path) -> io::Result<()> {
+    let found = match program.components().count() {
+        1 => {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            let all = std::env::split_paths(&path).map(|folder| folder.join(program));
+            all.into_iter().find(|file| file.is_file())
+        }
+        _ => Some(program.to_owned()),
+    };
+    // What is not found is reported by the start.
+    let Some(found) = found.filter(|file| file.is_file()) else { return Ok(()) };
+    // A program may be executable and not readable.
+    let Ok(new) = beginning_of(&found) else { return Ok(()) };
+    let own = beginning_of(Path::new("/proc/self/exe"))?;
+    // The magic number, the width, the byte order, and the processor (ELF, `e_ident` and `e_machine`).
+    let is_same_kind = [0..6, 18..20].into_iter().all(|part| new[part.clone()] == own[part]);
+    if is_same_kind || new.starts_with(b"#!") {
+        return Ok(());
+    }
+    Err(io::Error::other("it is no program for this machine: it begins neither as the running binary nor with `#!`"))
+}
+
+/// The first bytes of a file; zeros where it has none.
+fn beginning_of(file: &Path) -> io::Result<[u8; 20]> {
+    let mut beginning = [0; 20];
+    let mut file = File::open(file)?.take(20);
+    let mut length = 0;
+    while length < beginning.len() {
+        match file.read(&mut beginning[length..])? {
+            0 => break,
+            count => length += count,
+        }
+    }
+    Ok(beginning)
 }
 
 /// Why an upgrade has failed.
@@ -96,6 +135,8 @@ impl UpgradeAttempt {
         http3: &QuicHandOver,
         patience: Duration,
     ) -> Result<Self, Failed> {
+        let program = || invocation.program.clone();
+        runnable(&invocation.program).map_err(|error| Failed::Start(program(), error))?;
         let (report, ready) = pipe::pipe().map_err(Failed::System)?;
         let report: OwnedFd = report.into_blocking_fd().map_err(Failed::System)?;
         let mut command = std::process::Command::new(&invocation.program);
@@ -228,6 +269,24 @@ mod tests {
         let failed = upgrade_to("exec sleep 1000", Duration::from_millis(50)).expect_err("it said nothing");
         assert!(matches!(failed, Failed::Silent(_)), "{failed}");
         assert_eq!(failed.to_string(), "the new process was not ready after 0.05 s and was ended");
+    }
+
+    #[test]
+    fn f15_a_file_that_is_no_program_of_this_machine_is_not_run_as_a_script() {
+        let place = weir_testkit::TempDir::new();
+        let own = beginning_of(Path::new("/proc/self/exe")).expect("it is readable");
+        let mut other = own;
+        other[18] ^= 0xff;
+        for (content, is_refused) in
+            [(&b"exit 0\n"[..], true), (&[0; 4096], true), (&other, true), (b"#!/bin/sh\n", false), (&own, false)]
+        {
+            let program = place.join("new");
+            std::fs::write(&program, content).expect("its own directory");
+            let told = runnable(&program).err().map(|error| error.to_string());
+            assert_eq!(told.is_some(), is_refused, "{told:?}");
+            assert!(told.is_none_or(|told| told.starts_with("it is no program for this machine")));
+        }
+        runnable(Path::new("sh")).expect("it is found in PATH");
     }
 
     #[test]
