@@ -361,6 +361,47 @@ fn show_metadata(mut service: Service) {
 }
 
 #[test]
+fn ext_proc_that_refuses_content_is_named_and_the_upstream_is_not() {
+    services().for_each(refuse_content);
+}
+
+fn refuse_content(mut service: Service) {
+    let origin = Origin::serving(|request| Answer::ok(&request.body));
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "enable_access_log: {{ path: access.log, format: \"$status by ${{refused_by ?? none}} at ${{upstream_status ?? none}}\" }}
+routes:
+  - uri: /*
+    id: r
+    plugins:
+      ext-proc:
+        grpc_service: {{ uri: \"http://{}\", timeout: 10s }}
+        message_timeout: 20000
+        processing_mode: {{ request_body_mode: BUFFERED }}
+    upstream: {{ nodes: {{ \"{}\": 1 }} }}
+",
+        service.address,
+        origin.addr()
+    ));
+    let (head, back) = (json!({"requestHeaders": {}}), json!({"responseHeaders": {}}));
+    for code in [403, 503] {
+        let refusal = json!({"immediateResponse": {"status": {"code": code}}});
+        service
+            .order(&json!({"answers": {"request_headers": head, "request_body": refusal, "response_headers": back}}));
+        for mut client in clients(&gateway) {
+            let answer = ask(&mut client, "POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc");
+            assert_eq!((answer.status, answer.headers.get("x-apisix-upstream-status")), (code, None));
+        }
+    }
+    assert!(origin.requests().is_empty());
+    let written = || std::fs::read_to_string(gateway.directory().path().join("access.log")).unwrap_or_default();
+    eventually("four lines are written", DEADLINE, || written().lines().count() == 4);
+    let line = |code: u16| format!("{code} by ext-proc at none\n");
+    assert_eq!(written(), format!("{0}{0}{1}{1}", line(403), line(503)));
+    let series = "weir_policy_refusals_total";
+    eventually("they are counted", DEADLINE, || gateway.metrics().sum(series, &["policy=\"ext-proc\""]) == 4.0);
+}
+
+#[test]
 fn ext_proc_tells_of_an_exchange_that_the_client_cuts() {
     services().for_each(cut_an_exchange);
 }

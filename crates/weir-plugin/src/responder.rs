@@ -110,6 +110,8 @@ struct Channel {
     writer: Option<Waker>,
     /// The plugin whose service has failed.
     failed: Option<&'static str>,
+    /// The plugin whose service answers in place of the upstream.
+    refused_by: Option<&'static str>,
     /// For the variables `ext_proc_NAME`.
     metadata: Vec<(String, Vec<u8>)>,
 }
@@ -130,6 +132,7 @@ impl Default for Channel {
             limit: FIRST_OUTGOING,
             writer: None,
             failed: None,
+            refused_by: None,
             metadata: Vec::new(),
         }
     }
@@ -316,6 +319,12 @@ impl ReplyNotes {
         self.0.borrow_mut().failed = Some(plugin);
     }
 
+    /// Says that the response is that of this plugin, which refuses the request, and not that of the upstream. To be said before the
+    /// response begins.
+    pub fn note_refusal(&self, plugin: &'static str) {
+        self.0.borrow_mut().refused_by = Some(plugin);
+    }
+
     /// Sets the values of variables `ext_proc_NAME`. Plugins have them with the response if this is called before it begins, and log
     /// records in any case.
     pub fn add_processor_metadata(&self, metadata: Vec<(String, Vec<u8>)>) {
@@ -368,6 +377,11 @@ impl ResponderCall {
     /// The plugin whose service has failed, if the responder has said so.
     pub fn failed_plugin(&self) -> Option<&'static str> {
         self.channel.borrow().failed
+    }
+
+    /// The plugin that refuses the request, if the responder has said so.
+    pub fn refused_by(&self) -> Option<&'static str> {
+        self.channel.borrow().refused_by
     }
 
     /// What the responder has said by [`ReplyNotes::add_processor_metadata`].

@@ -91,8 +91,13 @@ pub(crate) async fn answer(
         ResponderSide { responder, upstream, gateway, call: None, ends: false, accept, method, invites, stop: None };
     let outcome = relay::both_ways(worker, client, &mut side, exchange, &terms).await;
     exchange.upstream.ended_ns = worker.now_ns();
-    if let Some(attempt) = forwarded.and_then(|forwarded| forwarded.get()) {
-        note_attempt(exchange, attempt);
+    let attempt = forwarded.and_then(|forwarded| forwarded.get());
+    let is_refused = side.call.as_ref().is_some_and(|call| call.refused_by().is_some());
+    match attempt {
+        Some(attempt) => note_attempt(exchange, attempt),
+        // No upstream has been asked.
+        None if is_refused => exchange.upstream = AttemptRecord::default(),
+        None => {}
     }
     let after = match outcome {
         Ok(RelayOutcome::Complete { client, .. }) => Ok(client),
@@ -108,10 +113,19 @@ pub(crate) async fn answer(
 /// What a responder has said of its service, also where the exchange is cut.
 fn note_told(call: &mut ResponderCall, plugins: Plugins<'_>, exchange: &mut ServedExchange) {
     call.cut();
-    if let Some(plugin) = call.failed_plugin() {
-        plugins.count_failure_of(plugin, exchange);
+    match (call.failed_plugin(), call.refused_by()) {
+        (Some(plugin), _) => plugins.count_failure_of(plugin, exchange),
+        (None, Some(plugin)) => plugins.count_refusal_of(plugin, exchange),
+        (None, None) => {}
     }
+    set_refused_by(call, exchange);
     set_processor_metadata(call, exchange);
+}
+
+fn set_refused_by(call: &ResponderCall, exchange: &mut Exchange) {
+    if let Some(plugin) = call.refused_by() {
+        exchange.set_refused_by(plugin);
+    }
 }
 
 fn set_processor_metadata(call: &mut ResponderCall, exchange: &mut Exchange) {
@@ -315,6 +329,7 @@ impl UpstreamSide for ResponderSide<'_> {
     fn note_told(&mut self, exchange: &mut Exchange) {
         if let Some(call) = &mut self.call {
             set_processor_metadata(call, exchange);
+            set_refused_by(call, exchange);
         }
     }
 

@@ -206,10 +206,19 @@ impl<'a> Plugins<'a> {
 
     /// Counts that the service of a plugin has failed, which answers the exchange in place of an upstream.
     pub(crate) fn count_failure_of(self, plugin: &str, exchange: &ServedExchange) {
+        self.with_link_of(plugin, exchange, |link| self.pricing.failed(link, exchange));
+    }
+
+    /// Counts that the service of a plugin has answered in place of the upstream.
+    pub(crate) fn count_refusal_of(self, plugin: &str, exchange: &ServedExchange) {
+        self.with_link_of(plugin, exchange, |link| self.pricing.refused(link, exchange));
+    }
+
+    fn with_link_of(self, plugin: &str, exchange: &ServedExchange, count: impl FnOnce(&Link)) {
         let of_consumer = self.overlay(exchange).map(|overlay| &overlay.chain.request);
         let mut links = of_consumer.into_iter().flatten().chain(&self.chain.request);
         if let Some(link) = links.find(|link| link.name == plugin) {
-            self.pricing.failed(link, exchange);
+            count(link);
         }
     }
 

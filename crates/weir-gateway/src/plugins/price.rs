@@ -125,6 +125,13 @@ impl<'a> Pricing<'a> {
         }
     }
 
+    /// Counts that the service of a plugin has refused the request while a responder asked it.
+    pub(super) fn refused(self, link: &Link, exchange: &ServedExchange) {
+        if let Some(price) = self.price(link, exchange) {
+            price.refusals.increment();
+        }
+    }
+
     /// Counts that a plugin is asked what it wants of a message's content.
     pub(crate) fn count_content_decision(self, link: &Link, exchange: &ServedExchange, phase: PricedPhase) {
         note(self.price_if_measured(link, exchange), phase);

@@ -369,7 +369,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             let version = self.exchange.response.version;
             forward::add_via(&mut self.exchange.response.head, version, via);
         }
-        if status >= 500 {
+        if status >= 500 && self.exchange.refused_by().is_empty() {
             forward::set_upstream_status_field(self.exchange, status);
         }
         self.terms.plugins.on_response(self.exchange)?;

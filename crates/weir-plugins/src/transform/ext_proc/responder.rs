@@ -72,11 +72,17 @@ impl Responder for ProcessorResponder {
                     session.finish();
                     Ok(())
                 }
-                Err(ProcessingEnd::Stop(stop)) => Err(stop),
+                Err(ProcessingEnd::Stop(stop)) => {
+                    if matches!(stop, Stop::Respond(_)) && !exchange.has_begun.get() {
+                        reply.notes().note_refusal(ExtProc::NAME);
+                    }
+                    Err(stop)
+                }
                 Err(ProcessingEnd::Immediate(_)) if exchange.has_begun.get() => Err(Stop::UpstreamAborted),
                 Err(ProcessingEnd::Immediate(answer)) => {
                     let terms = session.terms();
                     tell_metadata(&session, &reply.notes());
+                    reply.notes().note_refusal(ExtProc::NAME);
                     let sent = immediate::send(*answer, &terms.mutations, &mut reply).await;
                     session.finish();
                     sent.or_else(|failure| {
