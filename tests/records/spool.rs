@@ -404,6 +404,62 @@ fn k06_reloads_and_an_upgrade_leave_no_gap_and_repeat_no_number() {
 }
 
 #[test]
+fn records_of_an_address_that_was_corrected_are_named_and_can_be_moved_or_dropped() {
+    let (wrong, right) = (Receiver::start(), Receiver::start());
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    let sink = |receiver: &Receiver| format!("http-logger http://{}", receiver.origin.addr());
+    let data = TempDir::new();
+    wrong.is_up.store(false, Relaxed);
+    let text = |receiver: &Receiver| yaml(&data, receiver, &origin, "");
+    let records = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.arg("records").arg(data.path()).args(arguments).output().expect("it was built")
+    };
+    let leave_waiting = || {
+        let mut gateway = start(&text(&wrong));
+        assert_eq!(ask(&gateway, 50), 50);
+        eventually("they wait on disk", DEADLINE, || {
+            pending(&account(&gateway)) == number(&account(&gateway), "spool") + number(&account(&gateway), "inflight")
+        });
+        let busy = records(&["--drop", &sink(&wrong)]);
+        assert!(String::from_utf8_lossy(&busy.stderr).contains("is in use by a process"), "{busy:?}");
+        gateway.signal(Signal::KILL);
+        gateway.wait_exit(DEADLINE);
+    };
+    leave_waiting();
+    let gateway = start(&text(&right));
+    let of_wrong = |name: &str| {
+        let metrics = gateway.metrics();
+        let labels = format!("sink=\"{}\"", sink(&wrong));
+        metrics.sum(name, &[&labels])
+    };
+    gateway.wait_stderr("whose records wait", |line| {
+        line.contains(&sink(&wrong)) && line.contains("50 records wait on disk")
+    });
+    assert_eq!((of_wrong("weir_log_sink_up"), of_wrong("weir_log_pending_records")), (0.0, 50.0));
+    let unknown = records(&["--move", &sink(&wrong), "--to", "nothing"]);
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("no sink nothing has been here"), "{unknown:?}");
+    assert_eq!(ask(&gateway, 1), 1);
+    let moved = records(&["--move", &sink(&wrong), "--to", &sink(&right)]);
+    assert!(String::from_utf8_lossy(&moved.stderr).contains("moved: 50 records"), "{moved:?}");
+    eventually("the other one delivers them", DEADLINE, || right.count() == 51);
+    assert_eq!(of_wrong("weir_log_pending_records"), 0.0);
+    drop(gateway);
+
+    leave_waiting();
+    let dropped = records(&["--drop", &sink(&wrong)]);
+    assert!(String::from_utf8_lossy(&dropped.stderr).contains("dropped: 50 records"), "{dropped:?}");
+    let sinks = account_on_disk(&data)["sinks"].clone();
+    let of_wrong =
+        sinks.as_array().expect("a list").iter().find(|one| one["name"] == sink(&wrong)).expect("its account");
+    assert_eq!(
+        (&of_wrong["dropped"]["abandoned"]["records"], &of_wrong["pending"]["spool"]["records"]),
+        (&50.into(), &0.into()),
+        "{of_wrong:#}"
+    );
+}
+
+#[test]
 fn k04_a_disk_that_cannot_be_used_holds_no_request_up() {
     let (receiver, origin) = (Receiver::start(), Origin::serving(|_| Answer::ok("ok")));
     let data = TempDir::new();

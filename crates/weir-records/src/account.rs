@@ -38,6 +38,9 @@ pub struct AccountReading {
     pub dropped: Settled,
     pub pending: Pending,
     pub last_error: Option<String>,
+    /// Records wait on disk, and no sink of the process sends them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_orphaned: bool,
     /// When a batch that was not delivered is sent again, in milliseconds since 1970; `None` if none waits.
     pub next_attempt_ms: Option<u64>,
 }
@@ -211,6 +214,7 @@ impl RecordAccount {
             dropped,
             pending: Pending { memory, spool: books.spooled, inflight: books.inflight },
             last_error: state.last_error.clone(),
+            is_orphaned: false,
             next_attempt_ms: state.next_attempt.map(|at| {
                 let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
                 u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
@@ -24,6 +24,15 @@ struct RegisteredSpool {
     /// A sink uses it now.
     is_used: bool,
 }
+
+struct RunningSink {
+    name: String,
+    signals: Arc<SinkSignals>,
+}
+
+/// What is said of records on disk that no sink sends.
+const ORPHANED: &str = "records wait on disk for a logger that the configuration does not have, such as one whose address was changed; \
+                        `weir records DIR --move SINK --to SINK` gives them to another one, and `--drop SINK` removes them";
 
 /// The limits of sinks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +60,9 @@ pub struct SinkRegister {
     pub(crate) memory: Arc<RecordMemory>,
     /// The processors for threads of sinks; empty means any.
     cpus: Mutex<Box<[u16]>>,
-    running: Mutex<Vec<Arc<SinkSignals>>>,
+    running: Mutex<Vec<RunningSink>>,
+    /// Where the spools of the node are, whether a sink has one or not.
+    directory: Mutex<Option<PathBuf>>,
     /// All open places on disk; they stay open until the process ends.
     places: Mutex<Vec<RegisteredSpool>>,
     pub(crate) tasks: AtomicUsize,
@@ -67,6 +78,7 @@ impl Default for SinkRegister {
             memory: Arc::new(RecordMemory::new(memory, sink_memory)),
             cpus: Mutex::default(),
             running: Mutex::default(),
+            directory: Mutex::default(),
             places: Mutex::default(),
             tasks: AtomicUsize::default(),
         }
@@ -94,6 +106,11 @@ impl SinkRegister {
         }
     }
 
+    /// The directory of the spools of the node. What ended processes have left there is read as well.
+    pub fn set_directory(&self, directory: &Path) {
+        *locked(&self.directory) = Some(directory.to_owned());
+    }
+
     /// The processors for threads that are started from now on; empty means those of the process.
     pub fn set_cpus(&self, cpus: &[u16]) {
         *locked(&self.cpus) = cpus.into();
@@ -114,29 +131,48 @@ impl SinkRegister {
         Arc::clone(accounts.entry(name.to_owned()).or_insert_with(|| Arc::new(RecordAccount::in_memory(name))))
     }
 
-    pub(crate) fn began(&self, signals: &Arc<SinkSignals>) {
+    pub(crate) fn began(&self, name: &str, signals: &Arc<SinkSignals>) {
         self.tasks.fetch_add(1, Ordering::AcqRel);
-        locked(&self.running).push(Arc::clone(signals));
+        locked(&self.running).push(RunningSink { name: name.to_owned(), signals: Arc::clone(signals) });
     }
 
     pub(crate) fn ended(&self, signals: &Arc<SinkSignals>) {
-        locked(&self.running).retain(|other| !Arc::ptr_eq(other, signals));
+        locked(&self.running).retain(|other| !Arc::ptr_eq(&other.signals, signals));
         self.tasks.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// The accounts of all sinks, by name. Those with a spool count since their directory was made: the places of other processes are
     /// included, as of the previous one during an upgrade, so that no counter falls back or jumps when a place is taken over. So are
-    /// sinks that the configuration no longer has, whose records still wait on the disk.
+    /// sinks that the configuration no longer has, whose records still wait on the disk: their error says so.
     pub fn read(&self) -> Vec<AccountReading> {
         let in_memory: Vec<_> = locked(&self.accounts).values().cloned().collect();
         let on_disk: Vec<_> = locked(&self.places).iter().map(|known| Arc::clone(&known.place)).collect();
         let own: BTreeSet<&Path> = on_disk.iter().map(|place| place.directory()).collect();
         // DATA_DIR/records/SINK/PLACE
-        let directories: BTreeSet<&Path> = own.iter().filter_map(|place| place.parent()?.parent()).collect();
+        let known = locked(&self.directory).clone();
+        let of_sinks = own.iter().filter_map(|place| place.parent()?.parent());
+        let directories: BTreeSet<&Path> = of_sinks.chain(known.as_deref()).collect();
         let of_others = |directory| read_places(directory, |place| !own.contains(place)).unwrap_or_default();
         let others: Vec<_> = directories.into_iter().flat_map(of_others).collect();
         let here = in_memory.iter().chain(on_disk.iter().map(|place| &place.account)).map(|account| account.read());
-        by_name(here.chain(others))
+        let mut all = by_name(here.chain(others));
+        let waits = |reading: &AccountReading| !(reading.pending.spool.is_zero() && reading.pending.inflight.is_zero());
+        let running = locked(&self.running);
+        let is_orphaned =
+            |reading: &&mut AccountReading| waits(reading) && !running.iter().any(|sink| sink.name == reading.name);
+        all.iter_mut().filter(is_orphaned).for_each(|reading| {
+            reading.is_orphaned = true;
+            reading.last_error = Some(ORPHANED.to_owned());
+        });
+        all
+    }
+
+    /// Says which records on disk are of no sink of the configuration.
+    pub fn tell_orphaned(&self, tell: impl Fn(&str)) {
+        for AccountReading { name, pending, .. } in self.read().into_iter().filter(|reading| reading.is_orphaned) {
+            let records = pending.spool.records + pending.inflight.records;
+            tell(&format!("{name}: {records} {ORPHANED}"));
+        }
     }
 
     /// Adds a place that a sink has opened and uses.
@@ -173,7 +209,7 @@ impl SinkRegister {
         while self.has_tasks() && Instant::now() < deadline {
             std::thread::sleep(LOOK);
         }
-        locked(&self.running).iter().for_each(|signals| signals.give_up());
+        locked(&self.running).iter().for_each(|sink| sink.signals.give_up());
         let deadline = Instant::now() + FINAL_BOOKING_LIMIT;
         while self.has_tasks() && Instant::now() < deadline {
             std::thread::sleep(LOOK);

@@ -43,7 +43,7 @@ impl RecordSink {
         let Some(open) = locked(&self.open).take() else { return Ok(()) };
         let (core, register) = (Arc::clone(&self.core), Arc::clone(&self.core.register));
         let start = Box::new(move || delivery::start(core, open));
-        register.began(&self.core.signals);
+        register.began(self.core.name(), &self.core.signals);
         register.run(start).map_err(|error| {
             register.ended(&self.core.signals);
             format!("{}: the thread that sends records cannot be started: {error}", self.core.name())

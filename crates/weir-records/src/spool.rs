@@ -25,13 +25,13 @@ use crate::queue::{Record, tally};
 use crate::sealed::{MissingKey, SpoolKeys};
 
 /// The most places of one sink.
-const MAX_PLACES: usize = 64;
+pub(crate) const MAX_PLACES: usize = 64;
 /// The largest journal, in bytes, that a sink reads before it takes records. Larger ones are read beside its work.
 pub(crate) const QUICKLY_READ: u64 = 32 << 20;
-const LOCK: &str = "lock";
-const ACCOUNT: &str = "account";
-const NAME: &str = "name";
-const JOURNAL: &str = "journal";
+pub(crate) const LOCK: &str = "lock";
+pub(crate) const ACCOUNT: &str = "account";
+pub(crate) const NAME: &str = "name";
+pub(crate) const JOURNAL: &str = "journal";
 /// The number of files that a spool is divided into.
 const SEGMENTS: u64 = 16;
 const MIN_SEGMENT_BYTES: u64 = 1 << 20;

@@ -185,6 +185,9 @@ impl GatewayNode {
         let records = &settings.records;
         let sinks = SinkRegister::of_process();
         sinks.set_cpus(&records.cpus);
+        if let Some(directory) = given_directory(settings, beside) {
+            sinks.set_directory(&directory.join("records"));
+        }
         sinks.set_limits(SinkLimits { memory: records.memory, threads: records.threads.into(), ..sinks.limits() });
         let first = weir_control::publish_first(&mut loader, loaded, &publisher);
         #[cfg(feature = "wasm")]
@@ -363,6 +366,7 @@ impl Control {
         if let Err(error) = self.listeners.with_inherited(InheritedSockets::tell_ready) {
             say!("the previous process ended before this one was ready: {error}");
         }
+        SinkRegister::of_process().tell_orphaned(|line| say!("{line}"));
         systemd::ready();
         say!("ready");
         Ok(())

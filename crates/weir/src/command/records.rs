@@ -21,11 +21,38 @@ pub(crate) struct RecordsCommand {
     /// response
     #[arg(long)]
     rejected: bool,
+    /// Gives the records on disk of this sink, whose logger the configuration has no longer, to the sink of `--to`
+    #[arg(long = "move", value_name = "SINK", requires = "to", conflicts_with_all = ["rejected", "dropped"])]
+    moved: Option<String>,
+    /// The sink that sends the records of `--move`: one of the same plugin, that the node has started before
+    #[arg(long, value_name = "SINK", requires = "moved")]
+    to: Option<String>,
+    /// Removes the records on disk of this sink, whose logger the configuration has no longer, and counts them as `abandoned`
+    #[arg(long = "drop", value_name = "SINK", conflicts_with = "rejected")]
+    dropped: Option<String>,
 }
 
 impl RecordsCommand {
     pub(crate) fn execute(self) -> ExitCode {
         let directory = self.directory.join("records");
+        let task = match (&self.moved, &self.to, &self.dropped) {
+            (Some(from), Some(to), _) => {
+                Some(weir_records::move_spool(&directory, from, to).map(|task| (task, "moved")))
+            }
+            (_, _, Some(sink)) => Some(weir_records::drop_spool(&directory, sink).map(|task| (task, "dropped"))),
+            _ => None,
+        };
+        match task {
+            Some(Ok((task, word))) => {
+                say!("{word}: {} records, {} bytes", task.records.records, task.records.bytes);
+                return exit::DONE;
+            }
+            Some(Err(error)) => {
+                say!("{error}");
+                return ExitFailure::Configuration.into();
+            }
+            None => {}
+        }
         if self.rejected {
             return match weir_records::copy_rejected(&directory, &mut io::stdout().lock()) {
                 Err(error) if error.kind() != io::ErrorKind::BrokenPipe => self.unreadable(&error),

@@ -26,7 +26,7 @@ pub(super) fn write(page: &mut Page) {
         "Size of the log records that are not delivered yet, by sink and by the place where they wait.",
     );
     pending(page, &accounts, |tally| tally.bytes);
-    page.gauge("weir_log_sink_up", "Whether the last batch of a sink was delivered (1) or not (0).");
+    page.gauge("weir_log_sink_up", "Whether the last batch of a sink was delivered (1) or not (0); also 0 if records wait on disk for a logger that the configuration does not have.");
     for account in &accounts {
         page.value(&[("sink", &account.name)], u8::from(account.last_error.is_none()));
     }
