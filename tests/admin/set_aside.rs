@@ -173,6 +173,26 @@ fn a_resource_set_aside_at_a_start_is_closed_and_no_wider_route_takes_its_reques
 }
 
 #[test]
+fn a_route_that_lacks_a_variable_is_told_of_as_that_and_nothing_else() {
+    let directory = TempDir::new();
+    let gateway = weir().start(&format!("{}resource_env: [WEIR_TEST_PASSWORD]\n", kept_in(&directory)));
+    let route = json!({
+        "uri": "/own",
+        "plugins": {"basic-auth": {"users": [{"username": "a", "password": "$env://WEIR_TEST_PASSWORD"}]}},
+        "upstream": {"nodes": {"127.0.0.1:1": 1}, "type": "roundrobin"},
+    });
+    let put = Api::of(&gateway).put("routes/own", &route.to_string());
+    assert_eq!(put.headers.get("x-weir-set-aside"), Some("routes/own"), "{}", put.text());
+    assert!(!put.text().contains("has no upstream"), "{}", put.text());
+    assert_eq!(gateway.get("/own").status, 503);
+    let answer = Api::of(&gateway).ask("POST", "/weir/v1/explain", "", r#""GET http://h/own""#);
+    let told: serde_json::Value = serde_json::from_str(&answer.text()).expect("JSON");
+    assert!(told["set_aside"].to_string().contains("WEIR_TEST_PASSWORD"), "{told:#}");
+    assert_eq!((&told["upstream"], &told["plugins"]), (&json!(null), &json!([])), "{told:#}");
+    assert_eq!(gateway.metrics().get("weir_resources_set_aside"), Some(1.0));
+}
+
+#[test]
 fn a_forced_deletion_closes_what_refers_to_it() {
     let directory = TempDir::new();
     let gateway = guarded(

@@ -113,6 +113,7 @@ pub fn explain(
     });
     Ok(Explanation {
         route: chosen,
+        set_aside: None,
         handshake: handshake.map(|note| note.text),
         near,
         has_listener,

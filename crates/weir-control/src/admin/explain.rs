@@ -30,18 +30,26 @@ pub(super) fn answer(context: &AdminContext, request: &AdminRequest) -> Refused<
             .or_else(|problem| refuse(format!("invalid request: {problem}")))?;
     let set = context.live.committed();
     let chosen = chosen.as_deref();
-    let mut plugins = plugins(&set, context.registry(), chosen);
+    let key = chosen.map(|id| ResourceKey::new("routes", id));
+    let set_aside = key.as_ref().and_then(|key| context.live.set_aside().get(key).map(|fault| fault.problem.clone()));
+    let route = match (&key, &set_aside) {
+        (Some(key), Some(_)) => Some((key.id().to_owned(), context.live.served_instead(key).unwrap_or_default())),
+        (Some(key), None) => value(&set, "routes", key.id()),
+        (None, _) => None,
+    };
+    let mut plugins = plugins(&set, context.registry(), route.as_ref());
     plugins.sort_by(|a, b| a.rank().cmp(&b.rank()));
     let body = json!({
         "request": format!("{} {}", question.method, question.url),
         "revision": running.snapshot.revision,
         "store_revision": set.revision,
         "route": chosen,
+        "set_aside": set_aside,
         "status": if chosen.is_none() { json!(404) } else { Value::Null },
         "near": near,
         "has_listener": has_listener,
         "handshake": handshake.map(|note| note.text),
-        "upstream": chosen.and_then(|id| target(&set, id)),
+        "upstream": route.as_ref().and_then(|route| target(&set, route)),
         "candidates": tried.iter().map(|(id, candidate)| told(id, candidate)).collect::<Vec<_>>(),
         "knows_consumers": plugins.iter().any(|plugin| plugin.entry.identifies && !plugin.is_off),
         "plugins": plugins.iter().map(|plugin| plugin.told(&unreached)).collect::<Vec<_>>(),
@@ -112,13 +120,13 @@ impl ExplainedPlugin {
 }
 
 /// The plugins of global rules, and those of a route: each from the nearest resource that has it.
-fn plugins(set: &ResourceSet, registry: Registry, route: Option<&str>) -> Vec<ExplainedPlugin> {
+fn plugins(set: &ResourceSet, registry: Registry, route: Option<&(String, Value)>) -> Vec<ExplainedPlugin> {
     let mut all = Vec::new();
     let rules = set.all.iter().filter(|(key, _)| key.list() == "global_rules");
     for (key, rule) in rules {
         all.extend(of_resource(registry, &rule.value(), &format!("global_rule/{}", key.id()), true));
     }
-    let Some(route) = route.and_then(|id| value(set, "routes", id)) else { return all };
+    let Some(route) = route else { return all };
     let mut taken = HashSet::new();
     let referred = |member: &str, list: &str| {
         let id = route.1.get(member).and_then(id_text)?;
@@ -160,8 +168,7 @@ fn value(set: &ResourceSet, list: &str, id: &str) -> Option<(String, Value)> {
 }
 
 /// The resource that has the upstream of a route, in the order of precedence.
-fn target(set: &ResourceSet, route: &str) -> Option<String> {
-    let (_, route_value) = value(set, "routes", route)?;
+fn target(set: &ResourceSet, (route, route_value): &(String, Value)) -> Option<String> {
     let of = |value: &Value, own: &str| {
         let id = |member: &str| value.get(member).and_then(id_text);
         id("hub_id")
@@ -169,7 +176,7 @@ fn target(set: &ResourceSet, route: &str) -> Option<String> {
             .or_else(|| value.get("upstream").map(|_| own.to_owned()))
             .or_else(|| id("upstream_id").map(|id| format!("upstreams/{id}")))
     };
-    of(&route_value, &format!("routes/{route}")).or_else(|| {
+    of(route_value, &format!("routes/{route}")).or_else(|| {
         let id = route_value.get("service_id").and_then(id_text)?;
         of(&value(set, "services", &id)?.1, &format!("services/{id}"))
     })

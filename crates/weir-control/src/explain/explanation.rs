@@ -11,6 +11,9 @@ use crate::document::SPLITTING;
 pub struct Explanation {
     /// The id of the chosen route; `None` if none matches.
     pub route: Option<Box<str>>,
+    /// Why the route in the store is set aside: something else is served in its place.
+    #[serde(default)]
+    pub(super) set_aside: Option<String>,
     /// Of an https request: why it does not reach its route, or only with a certificate of its client.
     #[serde(default)]
     pub(super) handshake: Option<String>,
@@ -80,9 +83,10 @@ impl Explanation {
     }
 }
 
-impl fmt::Display for Explanation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Explanation { route, handshake, near, has_listener, candidates, upstream, plugins, knows_consumers } = self;
+impl Explanation {
+    /// What comes before the routes that are tried, and that none takes the request.
+    fn write_route(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Explanation { route, handshake, near, has_listener, .. } = self;
         if let Some(handshake) = handshake {
             writeln!(f, "{handshake}")?;
         }
@@ -99,12 +103,24 @@ impl fmt::Display for Explanation {
         if let Some(NearPath { path, route }) = near {
             writeln!(f, "The path `{path}`, which differs by its last slash, is that of route/{route}.")?;
         }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_route(f)?;
+        let Explanation { route, candidates, upstream, plugins, knows_consumers, .. } = self;
         if !candidates.is_empty() {
             writeln!(f, "Routes whose path matches:")?;
         }
         for ExplainedCandidate { route, host, uri, reason } in candidates {
             let place = format!("{}{uri}", host.as_deref().unwrap_or_default());
             writeln!(f, "  route/{route:<20} {place:<32} {reason}")?;
+        }
+        if let Some(problem) = &self.set_aside {
+            let instead = "In its place its last good version is served, or, if there is none, a closed form, whose requests get 503";
+            writeln!(f, "What the store has of this route is set aside: {problem}. {instead} (`no_upstream`):")?;
         }
         let splits = |row: &&ExplainedRow| *row.name == *SPLITTING.plugin && !row.off;
         let unless = match plugins.iter().find(splits) {

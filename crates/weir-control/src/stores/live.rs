@@ -68,6 +68,11 @@ impl LiveResources {
         self.state().form.set_aside.clone()
     }
 
+    /// What is served in place of a resource that is set aside: its last good text, or a form that refuses what it is for.
+    pub fn served_instead(&self, key: &ResourceKey) -> Option<Value> {
+        self.state().form.instead.get(key).and_then(|text| serde_json::from_str(text).ok())
+    }
+
     pub(super) fn state(&self) -> RwLockReadGuard<'_, LiveState> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }

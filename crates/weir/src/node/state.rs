@@ -134,7 +134,14 @@ impl NodeState {
                 "Whether the store that nodes share answers (1), or does not or has lost all resources (0).",
             );
             if let Some(store) = &self.publisher.status().store {
-                page.value(&[], u8::from(store.connected));
+                page.value(&[], u8::from(store.connected && store.problem.is_none()));
+            }
+            page.gauge(
+                "weir_resources_set_aside",
+                "Resources of the store that cannot be served as they are there; `warnings` at `/status` names them.",
+            );
+            if let Some(live) = &self.live {
+                page.value(&[], live.content().set_aside);
             }
             page.gauge(
                 "weir_store_writable",

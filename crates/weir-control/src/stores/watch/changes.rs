@@ -279,7 +279,8 @@ impl Watching {
                 let registry = self.publisher.registry();
                 // Each change by itself: its author may not see the resources of the others.
                 let doubts = staged.iter().map(|staged| {
-                    let changes = staged.record.changes.iter();
+                    // What stands in for a resource that is set aside is not what its author has written.
+                    let changes = staged.record.changes.iter().filter(|change| !set_aside.contains_key(&change.key));
                     let put = changes.filter_map(|change| Some((&change.key, change.after.as_ref()?)));
                     let put = put.map(|(key, after)| PutResource { list: key.list(), id: key.id(), json: &after.json });
                     let put: Vec<PutResource> = put.collect();
