@@ -184,6 +184,11 @@ fn a_wrong_address_is_told_with_the_setting_that_names_it() {
         let setting = "the URL in place of FILE is the setting `admin.listen` of the node";
         assert!(code == Some(5) && text.contains(&expected) && text.contains(setting), "{text}");
     }
+    let other = weir_testkit::Origin::serving(|_| weir_testkit::Answer::ok(r#"{"a": 1}"#));
+    for arguments in [&["get", "routes"][..], &["get", "routes/r", "-o", "yaml"]] {
+        let (code, text) = said(arguments, &format!("http://{}", other.addr()));
+        assert!(code == Some(5) && text.contains("is not one of Weir's Admin API"), "{arguments:?}: {text}");
+    }
     for arguments in [&["tail"][..], &["top", "--once"], &["trace", "http://a/"]] {
         let (code, text) = said(&[arguments, &["--status", &listen]].concat(), "");
         let expected = "is not the status address of a node; `--status` is the setting `status` of the node";

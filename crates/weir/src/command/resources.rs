@@ -79,16 +79,39 @@ impl GetCommand {
     fn get(&self) -> Result<(), ExitCause> {
         let node = AdminClient::new(&self.node)?;
         let found = node.find(&self.key)?.ok_or_else(|| format!("`{}` does not exist", self.key))?;
+        let list = self.key.split(['/', '?']).next().unwrap_or_default();
+        let is_of_resources = super::resource_files::lists().any(|known| known == list);
+        if is_of_resources && !found["list"].is_array() && found["key"].is_null() {
+            return Err(node.is_foreign().into());
+        }
         if self.output == ResourceFormat::Json {
             print(&found);
             return Ok(());
         }
+        let unreadable = say_unreadable(&found);
         let resources = plain(&self.key, &found).ok_or_else(|| node.is_foreign())?;
         let text =
             serde_saphyr::to_string(&resources).map_err(|error| format!("cannot be written as YAML: {error}"))?;
         say::print(text.as_bytes());
-        Ok(())
+        match unreadable {
+            0 => Ok(()),
+            _ => Err("what is not JSON in the store is left out; write it anew with `weir put`, or delete it"
+                .to_owned()
+                .into()),
+        }
     }
+}
+
+/// What a node says of a resource whose text in the store is not JSON, such as one that another writer has put into etcd.
+fn unreadable(item: &Value) -> Option<&str> {
+    item["error"].as_str().filter(|_| item["value"].is_null())
+}
+
+/// Names the resources that are not JSON, and returns their number.
+fn say_unreadable(found: &Value) -> usize {
+    let items = found["list"].as_array().map_or(std::slice::from_ref(found), Vec::as_slice);
+    let named = items.iter().filter_map(|item| Some((item["key"].as_str().unwrap_or_default(), unreadable(item)?)));
+    named.map(|(key, error)| say!("{}: {error}", key.strip_prefix("/apisix/").unwrap_or(key))).count()
 }
 
 /// The resources of an answer, without what the node adds: one as `weir put` reads it, a list as `weir apply` does. `None` if it
@@ -102,10 +125,12 @@ fn plain(key: &str, found: &Value) -> Option<Value> {
     };
     match &found["list"] {
         Value::Array(items) => {
-            let items: Option<Vec<Value>> = items.iter().map(plain).collect();
+            let readable = items.iter().filter(|item| unreadable(item).is_none());
+            let items: Option<Vec<Value>> = readable.map(plain).collect();
             let list = key.split('?').next()?.rsplit('/').next()?;
             Some(json!({ list: items? }))
         }
+        _ if unreadable(found).is_some() => Some(Value::Null),
         _ => plain(found),
     }
 }
