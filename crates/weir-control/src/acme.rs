@@ -335,7 +335,8 @@ impl AcmeShared {
         let mut failures = storage.failures(host);
         let mut in_row = FailuresInRow::of_refusals(failures.as_ref().map_or(0, |failures| failures.count));
         let mut not_before = failures.as_ref().map(|failures| {
-            let pause = schedule::pause(in_row.refusals, true, None, rand::random());
+            // The shortest of its spread: a restart moves no attempt to a later time.
+            let pause = schedule::pause(in_row.refusals, true, None, 0.0);
             failures.last_at(SystemTime::now()) + pause.min(schedule::AFTER_START)
         });
         loop {

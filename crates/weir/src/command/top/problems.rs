@@ -58,6 +58,15 @@ fn configuration(span: &ReadingPair<'_>, all: &mut Vec<String>) {
 }
 
 fn certificates(span: &ReadingPair<'_>, now_s: f64, all: &mut Vec<String>) {
+    for (labels, failures) in span.after.of("weir_acme_failures").iter().filter(|(_, failures)| *failures > 0.0) {
+        let host = label(labels, "host");
+        all.push(format!("the certificate of {host} cannot be obtained, failed orders in a row: {}", count(*failures)));
+    }
+    for (labels, at) in span.after.of("weir_acme_certificate_expiry_timestamp_seconds") {
+        if at - now_s <= 0.0 {
+            all.push(format!("the automatic certificate of {} has expired", label(labels, "host")));
+        }
+    }
     for (labels, at) in span.after.of("weir_certificate_expiry_timestamp_seconds") {
         let (name, left) = (label(labels, "certificate"), at - now_s);
         if left <= 0.0 {
