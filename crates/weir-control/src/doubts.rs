@@ -4,6 +4,7 @@
 mod bodies;
 mod client_certificates;
 mod consumers;
+mod counters;
 mod identity;
 mod nodes;
 mod plugin_list;
@@ -134,6 +135,7 @@ impl<'a> Doubts<'a> {
         streams::held_as_a_whole(self);
         variables::taken_literally(self);
         bodies::limited_by_the_node(self);
+        counters::with_an_unused_server(self);
         transcoding::without_http2(self);
         nodes::without_a_usable_node(self);
         unanswered::without_a_target(self);
