@@ -275,3 +275,35 @@ fn paths_that_are_not_there_are_told_in_json_with_those_that_are() {
     assert_eq!(json(&meant)["error_msg"], "Unsupported resource type: route; did you mean `routes`?");
     assert_eq!(json(&api.ask("GET", "bogus", "", ""))["error_msg"], "Unsupported resource type: bogus");
 }
+
+#[test]
+fn arguments_that_mean_nothing_are_refused_with_what_would_be_right() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    let route = r#"{"uri": "/r", "plugins": {"mocking": {"response_example": "r"}}}"#;
+    for (method, path, status, told) in [
+        ("PUT", "routes/r?ttl=0", 400, "with 0 the resource would be gone at once"),
+        ("GET", "history?key=routes", 400, "`routes` is not the key of a resource; write it as `routes/orders`"),
+        ("PUT", "configs", 404, "only a node with `store: standalone` takes its resources as a whole"),
+    ] {
+        let answer = api.ask(method, path, "", if method == "PUT" { route } else { "" });
+        assert!(answer.status == status && answer.text().contains(told), "{path}: {} {}", answer.status, answer.text());
+    }
+}
+
+#[test]
+fn a_limit_with_a_server_and_without_a_policy_is_doubted() {
+    let gateway = weir().start(&file());
+    let put = |policy: &str| {
+        let limit = format!(r#"{{"count": 1, "time_window": 60, "redis_host": "127.0.0.1"{policy}}}"#);
+        let route = format!(r#"{{"uri": "/r", "plugins": {{"mocking": {{"response_example": "r"}}, "limit-count": {limit}}}}}"#);
+        Api::of(&gateway).put("routes/r", &route).text()
+    };
+    let told = put("");
+    assert!(
+        told.contains("without `policy`, each process counts by itself") && told.contains("policy: redis"),
+        "{told}"
+    );
+    let told = put(r#", "policy": "redis""#);
+    assert!(!told.contains("each process counts by itself"), "{told}");
+}

@@ -40,7 +40,9 @@ pub(super) async fn answer(context: &AdminContext, request: &AdminRequest) -> Re
     match (&context.standalone, &request.method) {
         (None, &Method::PATCH) => transaction(context, request).await,
         (None, _) => {
-            let problem = json!({ "error_msg": "Unsupported resource type: configs" });
+            let description = "only a node with `store: standalone` takes its resources as a whole; here, PATCH changes many of them in one \
+                               transaction, and `weir store import` replaces all while no node runs";
+            let problem = json!({ "error_msg": "Unsupported resource type: configs", "description": description });
             Ok(json_of(StatusCode::NOT_FOUND, &problem))
         }
         (Some(state), &Method::GET) => whole(&state.current(), request).await,

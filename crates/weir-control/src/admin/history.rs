@@ -57,6 +57,11 @@ async fn list(context: &AdminContext, request: &AdminRequest) -> Refused<AdminRe
     let count = argument("count")?.unwrap_or(DEFAULT_COUNT as u64);
     let count = usize::try_from(count).unwrap_or(MOST_COUNT).clamp(1, MOST_COUNT);
     let key = request.query.get("key");
+    if let Some(key) = key.filter(|key| ResourceKey::parse(key).is_none()) {
+        return refuse(format!(
+            "invalid argument key: `{key}` is not the key of a resource; write it as `routes/orders`"
+        ));
+    }
     let told_part =
         ToldPart { only: key.filter(|_| request.query.is_true("only")), is_brief: request.query.is_true("brief") };
     let concerned =

@@ -236,7 +236,9 @@ impl LogIns {
         let sessions = self.sessions.as_ref().filter(|_| head.headers.contains_key(SESSION))?;
         let known = || {
             self.check_page(head, peer)?;
-            let (token, session) = self.session_of(sessions, &head.headers).ok_or_else(ended)?;
+            let has_cookie = COOKIE.value(&head.headers).is_some();
+            let missing = || if has_cookie { ended() } else { Box::new(unauthorized(NO_COOKIE)) };
+            let (token, session) = self.session_of(sessions, &head.headers).ok_or_else(missing)?;
             let Some(caller) = self.caller_of(&session.origin) else {
                 sessions.end(token);
                 return Err(ended());
@@ -354,6 +356,9 @@ fn address_of(peer: AdminPeer) -> Option<IpAddr> {
 fn refused(reason: &str, problem: &str) -> Refused<()> {
     Err(Box::new(json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem, "reason": reason }))))
 }
+
+/// Both secrets of a session are needed: a page knows one, and only the browser the other.
+const NO_COOKIE: &str = "the request has the token of a session and not its cookie; send both, or an API key";
 
 fn ended() -> Box<AdminResponse> {
     Box::new(unauthorized("the session has ended"))

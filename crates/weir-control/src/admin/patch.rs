@@ -64,6 +64,12 @@ pub(super) fn set(value: &mut Value, path: &str, new: Value) -> Result<(), Strin
     let mut steps = path.split('/').peekable();
     let mut at = value;
     while let Some(step) = steps.next() {
+        if at.is_array() {
+            return Err(format!(
+                "{}; `{step}` is below a list, whose elements have no path: replace the list as a whole",
+                invalid()
+            ));
+        }
         let Value::Object(members) = at else { return Err(invalid()) };
         if steps.peek().is_none() {
             match new {
@@ -108,6 +114,11 @@ mod tests {
             json!({"uri": "/a", "upstream": {"nodes": {"b:1": 2}}, "plugins": {"mocking": {"response_status": 201}}});
         assert_eq!(value, expected);
         assert_eq!(set(&mut value, "uri/x", json!(1)), Err("invalid sub-path: /uri/x".to_owned()));
+        let in_list = set(&mut json!({ "uris": ["/a"] }), "uris/0", json!("/b")).expect_err("a list has no paths");
+        assert!(
+            in_list.ends_with("; `0` is below a list, whose elements have no path: replace the list as a whole"),
+            "{in_list}"
+        );
         let deep = |steps: usize, new: Value| set(&mut json!({}), &vec!["a"; steps].join("/"), new);
         assert_eq!(deep(MAX_DEPTH, json!(1)), Ok(()));
         assert!(deep(MAX_DEPTH + 1, json!(1)).is_err_and(|problem| problem.contains("levels deep")));

@@ -142,6 +142,9 @@ impl AdminRequest {
     pub(super) fn expires_ms(&self) -> Refused<Option<u64>> {
         let Some(ttl) = self.query.get("ttl") else { return Ok(None) };
         match ttl.parse::<f64>() {
+            Ok(0.0) => {
+                refuse("invalid argument ttl: with 0 the resource would be gone at once; leave it out, or give seconds")
+            }
             Ok(seconds) if (0.0..=MAX_TTL).contains(&seconds) => Ok(Some(now_ms() + (seconds * 1_000.0) as u64)),
             Ok(_) => refuse(format!("invalid argument ttl: should be from 0 to {MAX_TTL}")),
             Err(_) => refuse("invalid argument ttl: should be a number"),

@@ -195,7 +195,7 @@ impl Watching {
             self.publisher.try_publish(&loaded.document, loaded.revision.clone(), (warnings, &named), commit)?;
             for (resource, fault) in trial.set_aside().iter().filter(|(key, _)| !before.contains_key(*key)) {
                 tracing::warn!(
-                    %resource, problem = %fault.problem,
+                    %resource, member = fault.path.split_once(": ").map_or("", |(_, member)| member), problem = %fault.problem,
                     "a resource that another writer has changed cannot be served as it is, its last good version stays in use, if there is one; \
                      otherwise a route is closed, and so is a route of a cluster"
                 );
