@@ -98,7 +98,11 @@ impl RehearseCommand {
     /// # Errors
     /// What is wrong with an option or the log: then nothing was sent.
     fn rehearse(self) -> Result<ExitCode, String> {
-        let [old, new] = [&self.old, &self.new].map(|url| self.target(url));
+        let [old, new] = [("--old", &self.old), ("--new", &self.new)].map(|(option, url)| {
+            let advice =
+                if url.contains("://") { "" } else { "; write scheme, host and port, as `http://10.0.0.5:9080`" };
+            self.target(url).map_err(|problem| format!("{option}: {problem}{advice}"))
+        });
         let rehearsal = Rehearsal { plan: self.replay.plan()?, old: old?, new: new? };
         let lines = LinesAhead::read(&self.logs)?;
         let routes = self.explain.as_deref().map(|source| ExplainedRoutes::open(source, &self)).transpose()?;
