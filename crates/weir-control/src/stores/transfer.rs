@@ -51,14 +51,16 @@ pub fn export_store(file: &Path, registry: &Registry) -> Result<StoreExport, Vec
     Ok(StoreExport { resources, left_out: faulty.into_values().flatten().collect(), missing, lacking })
 }
 
+type FaultsOfResources = BTreeMap<ResourceKey, Vec<Diagnostic>>;
+
 /// The resources with faults in their text, and those that refer to such a resource. The second part are faults of others, which lack
 /// something outside of the configuration.
 fn faulty_resources(
     loader: &mut DocumentLoader,
     live: &Arc<LiveResources>,
     registry: &Registry,
-) -> Result<(BTreeMap<ResourceKey, Vec<Diagnostic>>, Vec<Diagnostic>), Vec<Diagnostic>> {
-    let mut faulty: BTreeMap<ResourceKey, Vec<Diagnostic>> = BTreeMap::new();
+) -> Result<(FaultsOfResources, Vec<Diagnostic>), Vec<Diagnostic>> {
+    let mut faulty = FaultsOfResources::new();
     // Each round leaves out at least one resource, and those that refer to it are found by the next.
     loop {
         let mut trial = live.begin();
