@@ -83,6 +83,25 @@ fn copies_have_the_host_that_is_set_for_them() {
 }
 
 #[test]
+fn copies_without_content_are_sent_whatever_the_content_is() {
+    let (origin, other) = (Origin::serving(|_| Answer::ok("ok")), Origin::serving(|_| Answer::ok("")));
+    let plugins = format!(
+        "{{ proxy-mirror: {{ targets: [{{ host: \"http://{0}\", path: /whole }}, {{ host: \"http://{0}\", path: /head, body: false }}] }} }}",
+        other.addr()
+    );
+    let gateway = gateway(&origin, &plugins);
+    // Copies with more than 1 MiB of content are dropped.
+    let large = "x".repeat((1 << 20) + 1);
+    for content in ["hello", &large] {
+        let head = format!("POST /1 HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", content.len());
+        assert_eq!(gateway.client().ask(head + content).expect("an answer").status, 200);
+    }
+    let mut copies: Vec<_> = other.wait_requests(3).into_iter().map(|copy| (copy.target, copy.body.len())).collect();
+    copies.sort();
+    assert_eq!(copies, [("/head".to_owned(), 0), ("/head".to_owned(), 0), ("/whole".to_owned(), 5)]);
+}
+
+#[test]
 fn failed_and_dropped_copies_do_not_affect_clients() {
     let origin = Origin::serving(|_| Answer::ok("ok"));
     let gone = format!("{{ proxy-mirror: {{ host: \"http://127.0.0.1:{}\" }} }}", free_port());

@@ -41,6 +41,9 @@ pub(crate) struct ProxyMirror {
     path_concat_mode: PathConcatMode,
     /// The `Host` of the copies, optionally with a port. Without it, that of the request. Not in APISIX.
     host_header: Option<String>,
+    /// Whether copies have the content of the request. Not in APISIX.
+    #[serde(default = "with_content")]
+    body: bool,
     /// The fraction of requests that are copied, from 0.00001 to 1.
     #[serde(default = "default_sample_ratio")]
     #[schemars(range(min = 0.00001, max = 1.0))]
@@ -64,6 +67,9 @@ struct TargetOptions {
     path_concat_mode: PathConcatMode,
     /// The `Host` of the copies, optionally with a port. Without it, that of the request. Not in APISIX.
     host_header: Option<String>,
+    /// Whether copies have the content of the request. Not in APISIX.
+    #[serde(default = "with_content")]
+    body: bool,
     /// The fraction of requests that are copied, from 0.00001 to 1.
     #[serde(default = "default_sample_ratio")]
     #[schemars(range(min = 0.00001, max = 1.0))]
@@ -77,6 +83,10 @@ enum PathConcatMode {
     #[default]
     Replace,
     Prefix,
+}
+
+const fn with_content() -> bool {
+    true
 }
 
 fn default_sample_ratio() -> f64 {
@@ -98,18 +108,22 @@ impl Definition for ProxyMirror {
     const EXAMPLE: &'static str = "proxy-mirror: { host: \"http://127.0.0.1:9797\", sample_ratio: 0.1 }";
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let ProxyMirror { host, path, path_concat_mode, host_header, sample_ratio, targets } = self;
+        let ProxyMirror { host, path, path_concat_mode, host_header, body, sample_ratio, targets } = self;
         let targets = match (host, targets) {
             (Some(host), None) => {
-                let only = TargetOptions { host, path, path_concat_mode, host_header, sample_ratio };
+                let only = TargetOptions { host, path, path_concat_mode, host_header, body, sample_ratio };
                 Box::new([only.compile("", build)?]) as Box<[MirrorTarget]>
             }
-            (None, Some(targets)) if path.is_none() && host_header.is_none() => {
+            (None, Some(targets)) if path.is_none() && host_header.is_none() && body => {
                 let compile = |(index, one): (usize, TargetOptions)| one.compile(&format!("targets[{index}]."), build);
                 targets.into_iter().enumerate().map(compile).collect_all()?
             }
             (None, Some(_)) => {
-                let option = if path.is_some() { "path" } else { "host_header" };
+                let option = match (path, host_header) {
+                    (Some(_), _) => "path",
+                    (None, Some(_)) => "host_header",
+                    (None, None) => "body",
+                };
                 return Err(ConfigError::new(option, "belongs to `host`; write it into each entry of `targets`"));
             }
             (host, targets) => {
@@ -149,8 +163,8 @@ impl TargetOptions {
             return wrong("host", "has a path; use the option `path` instead");
         }
         let tally = tally_of(&service.name());
-        let TargetOptions { path, path_concat_mode: mode, sample_ratio, .. } = self;
-        Ok(MirrorTarget { tally, service, path, mode, host_header, sample_ratio })
+        let TargetOptions { path, path_concat_mode: mode, body: with_content, sample_ratio, .. } = self;
+        Ok(MirrorTarget { tally, service, path, mode, host_header, with_content, sample_ratio })
     }
 }
 
@@ -201,6 +215,7 @@ struct MirrorTarget {
     path: Option<String>,
     mode: PathConcatMode,
     host_header: Option<HeaderValue>,
+    with_content: bool,
     sample_ratio: f64,
     tally: Arc<MirrorTally>,
 }
@@ -244,8 +259,8 @@ impl Plugin for RequestMirror {
     }
 
     fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
-        let is_picked = exchange.notes.read(self.picked).is_some();
-        if !is_picked {
+        let Some([picked, ..]) = exchange.notes.read(self.picked) else { return Ok(None) };
+        if !self.targets_of(picked).any(|target| target.with_content) {
             return Ok(None);
         }
         let kept = exchange.notes.keep(self.content, exchange.client.addr);
@@ -262,8 +277,10 @@ impl Plugin for RequestMirror {
             return;
         }
         let content = self.recorded(exchange);
-        for (_, target) in self.targets.iter().enumerate().filter(|(index, _)| picked >> index & 1 == 1) {
-            let copy = content.as_ref().and_then(|content| target.copy(exchange, content));
+        let nothing = MirroredContent::default();
+        for target in self.targets_of(picked) {
+            let content = if target.with_content { content.as_ref() } else { Some(&nothing) };
+            let copy = content.and_then(|content| target.copy(exchange, content));
             match copy.and_then(|copy| Some((copy, MirrorPermit::take(self.underway.get())?))) {
                 Some(((copy, held), permit)) => target.send(copy, (permit, held)),
                 None => _ = target.tally.dropped.fetch_add(1, Relaxed),
@@ -273,6 +290,12 @@ impl Plugin for RequestMirror {
 }
 
 impl RequestMirror {
+    /// The targets of a request, by its note `picked`.
+    fn targets_of(&self, bits: u64) -> impl Iterator<Item = &MirrorTarget> {
+        let is_picked = move |(index, _): &(usize, &MirrorTarget)| bits >> index & 1 == 1;
+        self.targets.iter().enumerate().filter(is_picked).map(|(_, target)| target)
+    }
+
     /// `None` if the content was not recorded completely.
     fn recorded(&self, exchange: &Exchange) -> Option<MirroredContent> {
         let kept = exchange.notes.kept(self.content);
@@ -353,6 +376,7 @@ mod tests {
             (json!({"targets": [{"host": "http://a"}, {"host": "a:1"}]}), "targets[1].host: `a:1` is not a URL"),
             (json!({"targets": [{"host": "http://a"}], "path": "/b"}), "path: belongs to `host`"),
             (json!({"targets": [{"host": "http://a"}], "host_header": "b"}), "host_header: belongs to `host`"),
+            (json!({"targets": [{"host": "http://a"}], "body": false}), "body: belongs to `host`"),
             (json!({"host": "http://a", "host_header": "b/c"}), "host_header: is not a host"),
             (json!({"targets": [{"host": "http://a", "host_header": ""}]}), "targets[0].host_header: is not a host"),
             (json!({"host": "a:1"}), "host: `a:1` is not a URL"),

@@ -20,7 +20,7 @@ pub(super) const TABLE: &[Annotation] = &[
         Reads::OneOf(&["on", "off"]),
         With("mirror-target"),
         OPTIONAL,
-        "As `on`: copies have the body, up to 1 MiB.",
+        "`proxy-mirror.body`. With `on`, copies have bodies of up to 1 MiB; requests with more are not copied.",
     ),
     annotation("mirror-host", Reads::Text, With("mirror-target"), OPTIONAL, "`proxy-mirror.host_header`."),
     annotation(
@@ -137,6 +137,9 @@ fn mirror(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
         return Err(format!("`{host_header}` of `mirror-host` is not the name of a host"));
     }
     let mut options = json!({ "host": format!("{scheme}://{host}"), "host_header": host_header });
+    if given.text("mirror-request-body") == Some("off") {
+        options["body"] = false.into();
+    }
     match path {
         "" | "$request_uri" | "/$request_uri" => {}
         path => match path.strip_suffix("$request_uri") {

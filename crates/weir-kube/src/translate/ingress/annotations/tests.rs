@@ -118,6 +118,16 @@ fn copies_have_the_host_of_the_target_or_of_an_annotation() {
 }
 
 #[test]
+fn copies_have_no_body_where_an_annotation_says_so() {
+    let body = |value| {
+        let (settings, remarks) = treated(&[("mirror-target", "http://a.example"), ("mirror-request-body", value)]);
+        assert_eq!(remarks[1].treatment, Treatment::Served, "{value}");
+        settings.plugins["proxy-mirror"].get("body").cloned()
+    };
+    assert_eq!((body("on"), body("off")), (None, Some(false.into())));
+}
+
+#[test]
 fn the_weights_of_a_canary_are_of_at_least_a_hundred() {
     let total = |total| {
         let (settings, _) = treated(&[("canary", "true"), ("canary-weight", "10"), ("canary-weight-total", total)]);
