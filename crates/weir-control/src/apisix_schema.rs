@@ -504,7 +504,8 @@ fn plugins_only() -> Value {
 
 /// Plugins with their options, and no more.
 fn plain_plugins() -> Value {
-    list(object(&["name"], &[("name", text()), ("config", free())]))
+    let secret = object(&[], &[("name", text())]);
+    list(object(&["name"], &[("name", text()), ("config", free()), ("secretRef", secret)]))
 }
 
 fn gateway_proxy() -> Value {

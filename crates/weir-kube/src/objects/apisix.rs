@@ -1,7 +1,7 @@
 //! The kinds of the APISIX ingress controller (`apisix.apache.org/v2`). Numbers are as wide as the definitions of the kinds permit: an object
 //! is read as a whole, and the translation refuses the part that has a number out of range.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use super::meta::{ObjectMeta, StatusCondition};
@@ -122,7 +122,19 @@ pub struct ApisixPlugin {
     pub enable: bool,
     pub config: Map<String, Value>,
     /// A Secret whose values become options, each by its key; dots lead into maps.
+    #[serde(deserialize_with = "secret_name")]
     pub secret_ref: String,
+}
+
+/// Kinds of version `v2` name a Secret by a text, and others by a map with `name`.
+pub(super) fn secret_name<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum SecretName {
+        Text(String),
+        Map { name: String },
+    }
+    SecretName::deserialize(from).map(|(SecretName::Text(name) | SecretName::Map { name })| name)
 }
 
 impl Default for ApisixPlugin {

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::apisix::{ApisixPlugin, ApisixStatus, ApisixUpstreamSettings};
+use super::apisix::{ApisixPlugin, ApisixStatus, ApisixUpstreamSettings, secret_name};
 use super::meta::{ObjectMeta, ObjectReference};
 use super::policy::PolicyTarget;
 
@@ -33,6 +33,8 @@ pub struct GatewayProxyPlugin {
     pub name: String,
     pub enabled: bool,
     pub config: Map<String, Value>,
+    #[serde(deserialize_with = "secret_name")]
+    pub secret_ref: String,
 }
 
 /// `PluginConfig`: plugins that a rule of an HTTPRoute names by a filter `ExtensionRef`.
@@ -54,6 +56,9 @@ pub struct ExtensionPluginsSpec {
 pub struct ExtensionPlugin {
     pub name: String,
     pub config: Map<String, Value>,
+    /// A Secret whose values become options, each by its key; dots lead into maps.
+    #[serde(deserialize_with = "secret_name")]
+    pub secret_ref: String,
 }
 
 /// Settings for the upstreams of Services.

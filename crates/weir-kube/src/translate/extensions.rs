@@ -8,10 +8,10 @@ use serde_json::{Map, Value, json};
 
 use super::conditions::{Problem, StatusConditions, with_own};
 use super::expressions::Expressions;
-use super::node_references::is_reference;
+use super::plugin_lists::{PluginLists, has_references};
 use super::policy_targets::PolicyTargetPart;
 use super::precedence::precedence;
-use crate::objects::apisix_gateway::{ExtensionPlugins, HttpRoutePolicy};
+use crate::objects::apisix_gateway::HttpRoutePolicy;
 use crate::objects::meta::ObjectReference;
 use crate::objects::policy::PolicyTarget;
 use crate::objects::routes::parent_conditions;
@@ -19,43 +19,24 @@ use crate::objects::{Kind, KubeObject, ObjectRef};
 use crate::translation::{KubeOptions, ObjectStatus, PolicyPlugins};
 use crate::world::{ObjectName, World};
 
-/// The most bytes of the options of a PluginConfig, and of the conditions of an HTTPRoutePolicy, as JSON.
+/// The most bytes of the conditions of an HTTPRoutePolicy, as JSON.
 const MOST_BYTES: usize = 64 << 10;
-/// The most bytes that the regular expressions in the PluginConfigs of a namespace take together when they are compiled.
-const MOST_EXPRESSIONS: usize = 16 << 20;
 /// The most entries of `status.ancestors` that the API server accepts.
 const MOST_ANCESTORS: usize = 16;
 
 /// What is added to routes.
 #[derive(Default)]
 pub(super) struct RouteExtensions {
-    plugins: BTreeMap<ObjectName, KnownPlugins>,
+    plugins: PluginLists,
     conditions: BTreeMap<ObjectName, Result<(), String>>,
     by_target: BTreeMap<PolicyTargetPart, Arc<HttpRoutePolicy>>,
-}
-
-struct KnownPlugins {
-    object: Arc<ExtensionPlugins>,
-    /// The bytes of its expressions, or why it cannot be used.
-    checked: Result<usize, String>,
-    is_beyond_limit: bool,
 }
 
 impl RouteExtensions {
     /// Reads all of them. Of several HTTPRoutePolicies with one target, the oldest has it.
     pub(super) fn renew(&mut self, world: &World, plugins: &dyn PolicyPlugins) {
-        let mut before = std::mem::take(&mut self.plugins);
-        let mut spent: BTreeMap<&str, usize> = BTreeMap::new();
-        for (name, object) in &world.extension_plugins {
-            let known = before.remove(name).filter(|known| known.object.spec == object.spec);
-            let checked = known.map_or_else(|| check(object, plugins), |known| known.checked);
-            let spent = spent.entry(&name.namespace).or_default();
-            let bytes = checked.as_ref().copied().unwrap_or_default();
-            let is_beyond_limit = *spent + bytes > MOST_EXPRESSIONS;
-            *spent += if is_beyond_limit { 0 } else { bytes };
-            let object = Arc::clone(object);
-            self.plugins.insert(name.clone(), KnownPlugins { object, checked, is_beyond_limit });
-        }
+        let lists = world.extension_plugins.iter();
+        self.plugins.renew(world, lists.map(|(name, object)| (name.clone(), &*object.spec.plugins)), plugins);
         let mut expressions = Expressions::default();
         let mut policies: Vec<&Arc<HttpRoutePolicy>> = world.http_route_policies.values().collect();
         policies.sort_by(|one, other| precedence(&one.metadata, &other.metadata));
@@ -94,17 +75,9 @@ impl RouteExtensions {
                     .to_owned(),
             ));
         };
-        let known = self.plugins.get(&ObjectName::new(namespace, &*reference.name));
-        let known = known.ok_or_else(|| unsupported(format!("there is no PluginConfig `{}`", reference.name)))?;
-        let beyond = "the regular expressions in the PluginConfigs of the namespace take more than 16 MiB together when they are compiled";
-        let fault = known.checked.as_ref().err().cloned().or(known.is_beyond_limit.then(|| beyond.to_owned()));
-        match fault {
-            Some(fault) => Err(unsupported(format!("PluginConfig `{}`: {fault}", reference.name))),
-            None => {
-                let plugins = known.object.spec.plugins.iter();
-                Ok(plugins.map(|plugin| (plugin.name.clone(), Value::Object(plugin.config.clone()))).collect())
-            }
-        }
+        let found = self.plugins.plugins(&ObjectName::new(namespace, &*reference.name));
+        let found = found.ok_or_else(|| unsupported(format!("there is no PluginConfig `{}`", reference.name)))?;
+        found.map_err(|fault| unsupported(format!("PluginConfig `{}`: {fault}", reference.name)))
     }
 
     /// Adds the priority and the conditions for a route of an object, or of a part of it.
@@ -221,27 +194,6 @@ fn part_of(policy: &HttpRoutePolicy, target: &PolicyTarget) -> Option<PolicyTarg
     Some((ObjectRef { kind, namespace, name: target.name.clone() }, target.section_name.clone()))
 }
 
-fn check(object: &ExtensionPlugins, plugins: &dyn PolicyPlugins) -> Result<usize, String> {
-    let bytes: usize = object.spec.plugins.iter().map(|plugin| json!(plugin.config).to_string().len()).sum();
-    if bytes > MOST_BYTES {
-        return Err(format!("has options of {bytes} bytes, and at most {MOST_BYTES} are allowed"));
-    }
-    let mut names = BTreeSet::new();
-    let mut spent = 0;
-    for plugin in &object.spec.plugins {
-        let fault = |problem: String| format!("plugin {}: {problem}", plugin.name);
-        let options = Value::Object(plugin.config.clone());
-        if !names.insert(&plugin.name) {
-            return Err(fault("is there twice".to_owned()));
-        }
-        if has_references(&options) {
-            return Err(fault("has a text that begins with `$env://` or `$secret://`".to_owned()));
-        }
-        spent += plugins.check_of_apisix(&plugin.name, &options, &options).map_err(fault)?;
-    }
-    Ok(spent)
-}
-
 fn check_conditions(policy: &HttpRoutePolicy, expressions: &mut Expressions) -> Result<(), String> {
     let vars = Value::Array(policy.spec.vars.clone());
     if vars.to_string().len() > MOST_BYTES {
@@ -275,13 +227,4 @@ fn check_condition(condition: &Value, namespace: &str, expressions: &mut Express
 /// Whether a list within a condition is a condition as well; otherwise it has the values of `in`.
 fn is_condition(item: &Value) -> bool {
     item[0].is_string() && (item[1].is_string() || item[1].is_array())
-}
-
-fn has_references(value: &Value) -> bool {
-    match value {
-        Value::String(text) => is_reference(text),
-        Value::Array(items) => items.iter().any(has_references),
-        Value::Object(members) => members.values().any(has_references),
-        _ => false,
-    }
 }

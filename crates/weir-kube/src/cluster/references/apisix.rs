@@ -32,6 +32,17 @@ pub(super) fn all(world: &World) -> Vec<(WatchScope, ObjectRef)> {
         });
     }
     for tls in world.apisix_tls.values() {
+        found.of_plugins(&**consumer, &consumer.spec.plugins);
+    }
+    for plugins in world.extension_plugins.values() {
+        found.of_names(&**plugins, plugins.spec.plugins.iter().map(|plugin| &plugin.secret_ref));
+    }
+    for policy in world.l4_route_policies.values() {
+        found.of_names(&**policy, policy.spec.plugins.iter().map(|plugin| &plugin.secret_ref));
+    }
+    for proxy in world.gateway_proxies.values() {
+        let enabled = proxy.spec.plugins.iter().filter(|plugin| plugin.enabled);
+        found.of_names(&**proxy, enabled.map(|plugin| &plugin.secret_ref));
         let authority = tls.spec.client.iter().map(|client| &client.ca_secret);
         [&tls.spec.secret].into_iter().chain(authority).for_each(|reference| found.of_reference(&**tls, reference));
     }
@@ -50,8 +61,13 @@ struct ReferredSecrets<'w> {
 
 impl ReferredSecrets<'_> {
     fn of_plugins<'p, T: KubeObject>(&mut self, object: &T, plugins: impl IntoIterator<Item = &'p ApisixPlugin>) {
-        let named = plugins.into_iter().filter(|plugin| plugin.enable && !plugin.secret_ref.is_empty());
-        named.for_each(|plugin| self.add(object, "", &plugin.secret_ref));
+        let enabled = plugins.into_iter().filter(|plugin| plugin.enable);
+        self.of_names(object, enabled.map(|plugin| &plugin.secret_ref));
+    }
+
+    /// Secrets of the namespace of the object. An empty name stands for none.
+    fn of_names<'p, T: KubeObject>(&mut self, object: &T, names: impl Iterator<Item = &'p String>) {
+        names.filter(|name| !name.is_empty()).for_each(|name| self.add(object, "", name));
     }
 
     fn of_reference<T: KubeObject>(&mut self, object: &T, reference: &ApisixSecretReference) {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use super::super::secret_options::with_values;
 use super::ApisixContext;
 use super::outcomes::ApisixProblem;
 use super::secrets;
@@ -95,13 +96,8 @@ impl<'a> PluginChecker<'a> {
     }
 
     fn options(&mut self, namespace: &str, plugin: &ApisixPlugin) -> Result<Value, ApisixProblem> {
-        let mut options = plugin.config.clone();
-        if !plugin.secret_ref.is_empty() {
-            for (key, value) in secrets::values(self.context, namespace, &plugin.secret_ref)? {
-                insert(&mut options, &key, value)
-                    .map_err(|problem| ApisixProblem::Reference(format!("secretRef: `{key}`: {problem}")))?;
-            }
-        }
+        let options = with_values(self.context.world, namespace, &plugin.config, &plugin.secret_ref);
+        let options = options.map_err(ApisixProblem::Reference)?;
         let (written, options) = (Value::Object(plugin.config.clone()), Value::Object(options));
         secrets::check_texts(&options)?;
         self.check_with(namespace, &plugin.name, (&written, &options))?;
@@ -143,37 +139,4 @@ impl<'a> PluginChecker<'a> {
 
 fn place(plugin: &str) -> String {
     format!("plugin {plugin}")
-}
-
-/// Inserts an option; dots in the key lead into maps.
-fn insert(options: &mut Map<String, Value>, key: &str, value: Value) -> Result<(), &'static str> {
-    let mut parts: Vec<&str> = key.split('.').collect();
-    if parts.len() > MOST_DEPTH {
-        return Err("the key has too many dots");
-    }
-    let last = parts.pop().unwrap_or_default();
-    let mut map = options;
-    for part in parts {
-        let below = map.entry(part).or_insert_with(|| Value::Object(Map::new()));
-        map = below.as_object_mut().ok_or("leads into an option that is not a map")?;
-    }
-    map.insert(last.to_owned(), value);
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn keys_of_secrets_lead_into_maps() {
-        let mut options = json!({ "session": { "ttl": 5 }, "name": "a" });
-        let Value::Object(map) = &mut options else { unreachable!("it is a map") };
-        assert_eq!(insert(map, "session.secret", "s".into()), Ok(()));
-        assert_eq!(insert(map, "client_secret", "c".into()), Ok(()));
-        assert!(insert(map, "name.below", "x".into()).is_err());
-        assert_eq!(options, json!({ "session": { "ttl": 5, "secret": "s" }, "client_secret": "c", "name": "a" }));
-    }
 }

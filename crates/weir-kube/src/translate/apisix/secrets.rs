@@ -5,18 +5,13 @@ use serde_json::{Map, Value};
 use super::super::grants::{GrantReferent, GrantReferrer};
 use super::super::node_references::is_reference;
 use super::super::pem::has_pem;
+use super::super::secret_options;
 use super::ApisixContext;
 use super::outcomes::ApisixProblem;
 use crate::objects::Kind;
 use crate::objects::apisix::ApisixSecretReference;
-use crate::objects::core::{SECRET_OF_PLUGINS, Secret};
+use crate::objects::core::Secret;
 use crate::world::ObjectName;
-
-/// The types of Secrets whose values become options of plugins: tokens of service accounts, and what other programs keep in Secrets, are
-/// not meant for it.
-const TYPES: [&str; 4] = ["", "Opaque", "kubernetes.io/basic-auth", SECRET_OF_PLUGINS];
-/// The most bytes of all values of a Secret for a plugin.
-const MOST_BYTES: usize = 64 << 10;
 
 /// The names under which a Secret may have a certificate, its key, and certificates of authorities.
 const CERTIFICATE: [&str; 2] = ["cert", "tls.crt"];
@@ -32,27 +27,7 @@ pub(super) fn values(
     namespace: &str,
     name: &str,
 ) -> Result<Map<String, Value>, ApisixProblem> {
-    let missing = || {
-        ApisixProblem::Reference(format!(
-            "there is no Secret `{name}` of the type Opaque in the namespace `{namespace}`"
-        ))
-    };
-    let secret = context.world.secrets.get(&ObjectName::new(namespace, name)).ok_or_else(missing)?;
-    if !TYPES.contains(&&*secret.kind) {
-        return Err(missing());
-    }
-    let mut found = Map::new();
-    let mut bytes = 0;
-    for key in secret.data.keys().chain(secret.string_data.keys()) {
-        let text = secret.text(key).map_err(ApisixProblem::Reference)?;
-        bytes += key.len() + text.len();
-        if bytes > MOST_BYTES {
-            let problem = format!("the Secret `{name}` has more than {MOST_BYTES} bytes");
-            return Err(ApisixProblem::Reference(problem));
-        }
-        found.insert(key.clone(), text.into());
-    }
-    Ok(found)
+    secret_options::values(context.world, namespace, name).map_err(ApisixProblem::Reference)
 }
 
 /// A certificate and its key.
