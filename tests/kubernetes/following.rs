@@ -34,7 +34,7 @@ fn endpoints_come_and_go() {
 }
 
 /// An endpoint that sends each datagram back.
-fn datagram_echo() -> SocketAddr {
+pub(crate) fn datagram_echo() -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback has a free port");
     let addr = socket.local_addr().expect("it is bound");
     thread::spawn(move || {

@@ -225,3 +225,83 @@ fn a_faulty_plugin_of_a_global_rule_closes_if_it_protects_and_leaves_the_others(
     assert_eq!(rules.len(), 1);
     assert_eq!(rules[0].1, json!({ "plugins": { "ip-restriction": {} } }));
 }
+
+/// An ApisixRoute with these rules for streams.
+fn streams(name: &str, age: u8, rules: Value) -> Value {
+    object("ApisixRoute", name, age, json!({ "stream": rules }))
+}
+
+fn stream(name: &str, fields: Value) -> Value {
+    let mut rule = json!({
+        "name": name, "protocol": "TCP", "match": { "ingressPort": 9100 },
+        "backend": { "serviceName": "web", "servicePort": 80 },
+    });
+    let fields = fields.as_object().expect("a map").clone();
+    rule.as_object_mut().expect("a map").extend(fields);
+    rule
+}
+
+#[test]
+fn rules_for_streams_have_the_settings_of_their_service_that_are_for_streams() {
+    let spec = json!({ "scheme": "https", "passHost": "node", "retries": 2, "loadbalancer": { "type": "least_conn" } });
+    let named = stream("a", json!({ "match": { "ingressPort": 9100, "host": "*.A.example" } }));
+    let translation = of(&[object("ApisixUpstream", "shop/web", 1, spec), streams("shop/r", 1, json!([named]))]);
+    let upstream = json!({ "nodes": [], "scheme": "tcp", "retries": 2, "type": "least_conn" });
+    assert_eq!(all(&translation, ResourceList::Upstreams), [("shop_web_80_apisix_tcp".to_owned(), upstream)]);
+    let route = json!({
+        "name": "shop/r/a", "server_port": 9100, "snis": ["*.a.example"], "upstream_id": "shop_web_80_apisix_tcp",
+    });
+    assert_eq!(all(&translation, ResourceList::StreamRoutes), [("apisixroute_tcp_shop_r_a".to_owned(), route)]);
+    assert_eq!(told(&translation, "ApisixRoute shop/r", "Accepted").0, "Accepted");
+}
+
+#[test]
+fn rules_for_streams_that_cannot_be_followed_reset_their_connections() {
+    for (fields, kind, named) in [
+        (json!({ "plugins": [{ "name": "cors" }] }), "Accepted", "plugin cors: works with HTTP alone"),
+        (json!({ "plugins": [{ "name": "none" }] }), "Accepted", "plugin none: there is no such plugin"),
+        (
+            json!({ "backend": { "serviceName": "gone", "servicePort": 80 } }),
+            "ResolvedRefs",
+            "there is no Service `shop/gone`",
+        ),
+        (json!({ "protocol": "UDP" }), "ResolvedRefs", "the Service `shop/web` has no such port"),
+        (json!({ "name": "" }), "Accepted", "name: each rule needs one of its own"),
+    ] {
+        let translation = of(&[streams("shop/r", 1, json!([stream("a", fields.clone())]))]);
+        let route = &all(&translation, ResourceList::StreamRoutes)[0].1;
+        let scheme = if fields["protocol"] == "UDP" { "udp" } else { "tcp" };
+        assert_eq!(route["upstream"], json!({ "scheme": scheme, "nodes": [] }), "{fields}");
+        assert_eq!((&route["upstream_id"], &route["plugins"]), (&Value::Null, &Value::Null), "{fields}");
+        let message = told(&translation, "ApisixRoute shop/r", kind).1;
+        assert!(message.contains("resets its connections") && message.contains(named), "{fields}: {message}");
+    }
+}
+
+#[test]
+fn connections_of_others_are_not_taken_by_rules_for_streams() {
+    let at = |port: u16, host: &str| stream("a", json!({ "match": { "ingressPort": port, "host": host } }));
+    let gateway = [
+        json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
+            "metadata": { "name": "weir" }, "spec": { "controllerName": "weir.dev/gateway-controller" },
+        }),
+        json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": { "name": "edge", "namespace": "infra" },
+            "spec": { "gatewayClassName": "weir", "listeners": [{ "name": "all", "port": 9200, "protocol": "TCP" }] },
+        }),
+    ];
+    let with = |rules: &[Value]| of(&[&gateway[..], rules].concat());
+    // A more specific name than a TLSRoute of the Gateway may have.
+    let translation = with(&[streams("evil/r", 1, json!([at(9200, "bank.example")]))]);
+    assert!(all(&translation, ResourceList::StreamRoutes).is_empty());
+    let (reason, message) = told(&translation, "ApisixRoute evil/r", "Accepted");
+    assert!(reason == "Conflicted" && message.contains("9200 is the port of a Gateway"), "{reason}: {message}");
+    // The same name in other letters is the same.
+    let first = streams("shop/r", 1, json!([at(9100, "a.example")]));
+    let translation = with(&[first, streams("evil/r", 2, json!([at(9100, "A.example")]))]);
+    let routes = all(&translation, ResourceList::StreamRoutes);
+    assert_eq!(routes.iter().map(|(id, _)| &**id).collect::<Vec<_>>(), ["apisixroute_tcp_shop_r_a"]);
+    assert_eq!(told(&translation, "ApisixRoute evil/r", "Accepted").0, "Conflicted");
+}

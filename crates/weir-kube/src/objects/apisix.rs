@@ -159,6 +159,22 @@ pub struct ApisixAuthentication {
 #[serde(default)]
 pub struct ApisixStreamRule {
     pub name: String,
+    /// `TCP` or `UDP`.
+    pub protocol: String,
+    #[serde(rename = "match")]
+    pub matches: ApisixStreamMatch,
+    /// Without a weight.
+    pub backend: ApisixBackend,
+    pub plugins: Vec<ApisixPlugin>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ApisixStreamMatch {
+    /// A port on which the nodes listen for streams.
+    pub ingress_port: Option<i64>,
+    /// The server name in TLS. Empty: all connections of the port.
+    pub host: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

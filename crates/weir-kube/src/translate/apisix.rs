@@ -16,6 +16,7 @@ mod plugin_configs;
 mod plugins;
 mod routes;
 mod secrets;
+mod streams;
 mod tls;
 mod upstreams;
 
@@ -41,7 +42,12 @@ use crate::world::{Objects, World, WorldChanges};
 pub(super) struct TranslatedApisix {
     pub made: TranslatedTogether,
     checked: CheckedPlugins,
+    /// Those of the last translation.
+    gateway_ports: GatewayPorts,
 }
+
+/// `TCP` or `UDP`, and the port, of the listeners of Gateways.
+type GatewayPorts = BTreeSet<(&'static str, u16)>;
 
 /// What the translation reads.
 struct ApisixContext<'a> {
@@ -50,20 +56,24 @@ struct ApisixContext<'a> {
     grants: Grants<'a>,
     /// The server names for which an Ingress brings a certificate.
     taken_names: &'a BTreeSet<String>,
+    gateway_ports: &'a GatewayPorts,
 }
 
 impl TranslatedApisix {
     /// Whether changes concern any of them.
-    pub(super) fn is_stale(&self, world: &World, changes: &WorldChanges) -> bool {
+    pub(super) fn is_stale(&self, world: &World, changes: &WorldChanges, gateway_ports: &GatewayPorts) -> bool {
         const BESIDE: [Kind; 5] =
             [Kind::IngressClass, Kind::GatewayClass, Kind::Gateway, Kind::Secret, Kind::ReferenceGrant];
-        changes.objects.iter().any(|object| object.kind.is_of_apisix()) || self.made.is_stale(world, changes, &BESIDE)
+        changes.objects.iter().any(|object| object.kind.is_of_apisix())
+            || self.gateway_ports != *gateway_ports
+            || self.made.is_stale(world, changes, &BESIDE)
     }
 
     /// Translates all of them again.
     pub(super) fn translate(
         &mut self,
-        (world, options, taken_names): (&World, &KubeOptions, &BTreeSet<String>),
+        (world, options): (&World, &KubeOptions),
+        (taken_names, gateway_ports): (&BTreeSet<String>, &GatewayPorts),
         mut expressions: Expressions,
         shared: &mut SharedResources,
         reader: &mut dyn TranslationReader,
@@ -71,7 +81,7 @@ impl TranslatedApisix {
         let mut translation = Translation::default();
         let mut backends = ServiceBackends::new(world);
         if options.adopt_apisix {
-            let context = ApisixContext { world, options, grants: Grants::new(world), taken_names };
+            let context = ApisixContext { world, options, grants: Grants::new(world), taken_names, gateway_ports };
             let mut checker = PluginChecker::new(&context, &mut self.checked);
             let configs = PluginConfigs::new(&context, &mut checker, &mut translation);
             routes::add(&context, (&configs, &mut checker), &mut backends, &mut expressions, &mut translation);
@@ -82,6 +92,7 @@ impl TranslatedApisix {
             global_rules::add(&context, &mut checker, &mut translation);
             checker.finish();
         }
+        self.gateway_ports.clone_from(gateway_ports);
         self.made.replace(translation, backends, shared, reader);
     }
 }

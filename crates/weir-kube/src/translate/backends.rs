@@ -55,6 +55,14 @@ impl PortTransport {
             _ => None,
         }
     }
+
+    /// `scheme` of the upstreams of streams.
+    pub(super) const fn scheme(self) -> &'static str {
+        match self {
+            PortTransport::Tcp => "tcp",
+            PortTransport::Udp => "udp",
+        }
+    }
 }
 
 /// An upstream that a resource refers to.

@@ -11,6 +11,9 @@ const ACTIONS: [&str; 6] = ["upstream_id", "upstream", "service_id", "plugin_con
 /// Which handshakes a certificate is for.
 const KEPT_OF_SSL: [&str; 3] = ["sni", "snis", "listeners"];
 
+/// How the ids of the stream routes of rules of ApisixRoutes for UDP begin.
+const APISIX_UDP: &str = "apisixroute_udp_";
+
 /// What is served in place of a resource.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SubstituteResource {
@@ -36,7 +39,8 @@ pub fn substitute(kind: ResourceList, id: &str, value: &Value) -> SubstituteReso
         }
         ResourceList::Routes => ("plugins", json!({})),
         ResourceList::StreamRoutes => {
-            let scheme = if id.starts_with(&prefix(Kind::UDPRoute)) { "udp" } else { "tcp" };
+            let is_udp = id.starts_with(&prefix(Kind::UDPRoute)) || id.starts_with(APISIX_UDP);
+            let scheme = if is_udp { "udp" } else { "tcp" };
             ("upstream", json!({ "scheme": scheme, "nodes": [] }))
         }
         // The plugins of policies.
@@ -92,9 +96,13 @@ mod tests {
 
     #[test]
     fn stream_routes_lead_nowhere() {
-        for (id, scheme) in
-            [("udproute_shop_dns_l", "udp"), ("tlsroute_shop_db_l", "tcp"), ("tcproute_shop_db_l", "tcp")]
-        {
+        for (id, scheme) in [
+            ("udproute_shop_dns_l", "udp"),
+            ("tlsroute_shop_db_l", "tcp"),
+            ("tcproute_shop_db_l", "tcp"),
+            ("apisixroute_udp_shop_dns_all", "udp"),
+            ("apisixroute_tcp_shop_db_all", "tcp"),
+        ] {
             let closed = substitute(ResourceList::StreamRoutes, id, &json!({ "server_port": 53, "upstream_id": "u" }));
             let wanted = json!({ "server_port": 53, "upstream": { "scheme": scheme, "nodes": [] } });
             assert_eq!(closed, SubstituteResource::Other(wanted));

@@ -75,6 +75,8 @@ pub(super) struct TranslatedGateways {
     /// What the routes for streams have taken.
     claims: StreamClaims,
     pub events: Vec<ObjectEvent>,
+    /// `TCP` or `UDP`, and the port, of the listeners that are served.
+    pub ports: BTreeSet<(&'static str, u16)>,
     pub owned: Vec<OwnedObject>,
 }
 
@@ -132,6 +134,8 @@ impl TranslatedGateways {
         let mut parents = Parents::collect(&context, &classes);
         self.own = parents.gateways.iter().map(|state| addresses::name_of(state.gateway)).collect();
         match stale {
+        let served = parents.listeners.iter().filter(|state| state.is_served());
+        self.ports = served.map(|state| (state.transport(), state.listener.port)).collect();
             StaleRoutes::All => {
                 self.translate_all(&context, &parents, shared, reader);
                 listener_resources::write(&parents, &mut rest);

@@ -59,10 +59,10 @@ impl Translator {
         } else {
             self.ingresses.made.statuses(changes, reader);
         }
-        if ingresses_are_stale || self.apisix.is_stale(world, changes) {
+        if ingresses_are_stale || self.apisix.is_stale(world, changes, &self.gateways.ports) {
             let expressions = self.ingresses.expressions.clone();
-            let input = (world, &self.options, &self.ingresses.made.server_names);
-            self.apisix.translate(input, expressions, &mut self.shared, reader);
+            let taken = (&self.ingresses.made.server_names, &self.gateways.ports);
+            self.apisix.translate((world, &self.options), taken, expressions, &mut self.shared, reader);
         } else {
             self.apisix.made.statuses(changes, reader);
         }

@@ -10,8 +10,8 @@ use crate::world::{ObjectName, World};
 pub(super) fn all(world: &World) -> Vec<(WatchScope, ObjectRef)> {
     let mut found = ReferredSecrets { world, all: Vec::new() };
     for route in world.apisix_routes.values() {
-        let plugins = route.spec.http.iter().flat_map(|rule| &rule.plugins);
-        found.of_plugins(&**route, plugins);
+        let of_streams = route.spec.stream.iter().flat_map(|rule| &rule.plugins);
+        found.of_plugins(&**route, route.spec.http.iter().flat_map(|rule| &rule.plugins).chain(of_streams));
     }
     for config in world.apisix_plugin_configs.values() {
         found.of_plugins(&**config, &config.spec.plugins);

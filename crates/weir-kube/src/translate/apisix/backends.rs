@@ -23,6 +23,12 @@ pub(super) struct RuleBackends<'a, 'w> {
     pub external: BTreeSet<String>,
 }
 
+/// A port of a Service, what tells its upstream from others, and the settings of that.
+type ResolvedBackend<'w> = (Backend<'w>, Option<&'static str>, Map<String, Value>);
+
+/// The settings of upstreams that have no meaning for streams, or another one.
+const OF_REQUESTS: [&str; 4] = ["scheme", "tls", "pass_host", "upstream_host"];
+
 /// An upstream, and its share.
 pub(super) struct WeightedTarget {
     pub upstream_id: String,
@@ -72,10 +78,39 @@ impl<'w> RuleBackends<'_, 'w> {
         found
     }
 
+    /// The upstream of a Service of the namespace, for streams. Settings that are about requests do not apply.
+    ///
+    /// # Errors
+    /// Why the backend cannot be used.
+    pub(super) fn stream(
+        &mut self,
+        namespace: &str,
+        backend: &ApisixBackend,
+        transport: PortTransport,
+    ) -> Result<String, ApisixProblem> {
+        let (found, variant, mut settings) = self.resolve(namespace, backend, transport)?;
+        let scheme = transport.scheme();
+        settings.retain(|name, _| !OF_REQUESTS.contains(&&**name));
+        settings.insert("scheme".to_owned(), scheme.into());
+        let variant = format!("{}_{scheme}", variant.unwrap_or("apisix"));
+        Ok(self.backends.upstream(found, Some(&variant), settings))
+    }
+
     /// The upstream of a Service of the namespace.
     fn service(&mut self, namespace: &str, backend: &ApisixBackend) -> Result<String, ApisixProblem> {
+        let (found, variant, settings) = self.resolve(namespace, backend, PortTransport::Tcp)?;
+        Ok(self.backends.upstream(found, variant, settings))
+    }
+
+    /// The port of a Service of the namespace, with the settings of its upstream, and what tells their id from others.
+    fn resolve(
+        &self,
+        namespace: &str,
+        backend: &ApisixBackend,
+        transport: PortTransport,
+    ) -> Result<ResolvedBackend<'w>, ApisixProblem> {
         let name = ObjectName::new(namespace, &backend.service_name);
-        let found = self.find(&name, backend)?;
+        let found = self.find(&name, backend, transport)?;
         if !backend.subset.is_empty() {
             let problem = "subset: endpoints cannot be chosen by labels of pods; make a Service for them".to_owned();
             return Err(ApisixProblem::Spec(problem));
@@ -102,10 +137,15 @@ impl<'w> RuleBackends<'_, 'w> {
                 return Err(ApisixProblem::Spec(problem));
             }
         };
-        Ok(self.backends.upstream(found, variant, settings))
+        Ok((found, variant, settings))
     }
 
-    fn find(&self, name: &ObjectName, backend: &ApisixBackend) -> Result<Backend<'w>, ApisixProblem> {
+    fn find(
+        &self,
+        name: &ObjectName,
+        backend: &ApisixBackend,
+        transport: PortTransport,
+    ) -> Result<Backend<'w>, ApisixProblem> {
         let port =
             backend.service_port.as_ref().ok_or_else(|| ApisixProblem::Spec("servicePort: is missing".to_owned()))?;
         // An API server that does not know the schema may have a number as text.
@@ -118,7 +158,7 @@ impl<'w> RuleBackends<'_, 'w> {
             (None, ApisixPort::Name(text)) => NumberOrName::Name(text.clone()),
             (None, ApisixPort::Number(_)) => unreachable!("it has a number"),
         };
-        let found = self.backends.find(name, &port, PortTransport::Tcp);
+        let found = self.backends.find(name, &port, transport);
         found.map_err(|reason| {
             ApisixProblem::Reference(match reason {
                 NoBackend::NoService => format!("there is no Service `{name}`"),

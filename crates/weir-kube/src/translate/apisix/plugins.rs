@@ -16,8 +16,9 @@ const MOST_BYTES: usize = 64 << 10;
 const MOST_EXPRESSIONS: usize = 16 << 20;
 /// What a plugin that is refused counts as: its check has compiled something, too.
 const OF_REFUSED: usize = 64 << 10;
-/// The most maps in a key of a Secret, which are as deep in the options.
-const MOST_DEPTH: usize = 8;
+
+/// What is wrong with a plugin for TCP and UDP.
+const ONLY_WITH_HTTP: &str = "works with HTTP alone, so it cannot be on TCP or UDP";
 
 /// A plugin with its options, as they are written and with the values of Secrets, in JSON.
 type PluginCheck = (String, String, String);
@@ -61,6 +62,22 @@ impl<'a> PluginChecker<'a> {
             return Err(ApisixProblem::Spec(problem));
         }
         Ok(all)
+    }
+
+    /// The same of a rule for TCP or UDP.
+    ///
+    /// # Errors
+    /// Which plugin cannot be used, and why.
+    pub(super) fn list_of_streams(
+        &mut self,
+        namespace: &str,
+        plugins: &[ApisixPlugin],
+    ) -> Result<Map<String, Value>, ApisixProblem> {
+        let all = self.list(namespace, plugins)?;
+        match all.keys().find(|name| !self.context.options.plugins.works_on_streams(name)) {
+            Some(name) => Err(ApisixProblem::Spec(ONLY_WITH_HTTP.to_owned()).at(&place(name))),
+            None => Ok(all),
+        }
     }
 
     /// The options of each plugin of a list that is enabled, or why it cannot be used. The last one with a name counts.

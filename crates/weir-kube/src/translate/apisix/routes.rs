@@ -1,4 +1,4 @@
-//! ApisixRoutes: a route for each of their rules.
+//! ApisixRoutes: a route, or a stream route, for each of their rules.
 
 use std::collections::BTreeSet;
 
@@ -13,6 +13,7 @@ use super::outcomes::ApisixProblem;
 use super::plugin_configs::PluginConfigs;
 use super::plugins::PluginChecker;
 use super::secrets::check_texts;
+use super::streams::{StreamRuleClaims, StreamRuleWriter};
 use super::{ApisixContext, ApisixOutcome, authentication, own};
 use crate::objects::ObjectRef;
 use crate::objects::apisix::{ApisixHttpRule, ApisixRoute};
@@ -28,6 +29,7 @@ pub(super) fn add<'w>(
 ) {
     let backends = RuleBackends { context, backends, external: BTreeSet::new() };
     let mut writer = RuleWriter { context, configs, checker, backends, expressions, translation };
+    let mut claims = StreamRuleClaims::default();
     for route in own(context, &context.world.apisix_routes, |route| &route.spec.ingress_class_name) {
         let mut outcome = ApisixOutcome::default();
         let mut names = BTreeSet::new();
@@ -40,10 +42,7 @@ pub(super) fn add<'w>(
             let problems = writer.rule(route, rule, (!is_named).then_some(index));
             problems.into_iter().for_each(|problem| outcome.add(problem.at(&place)));
         }
-        for (index, rule) in route.spec.stream.iter().enumerate() {
-            let problem = "rules for TCP and UDP are not served; use TCPRoute, TLSRoute or UDPRoute".to_owned();
-            outcome.add(ApisixProblem::Spec(problem).at(&format!("stream[{index}] {}", rule.name)));
-        }
+        writer.streams(route, &mut claims, &mut outcome);
         writer.translation.statuses.push(outcome.status(route, &route.status.conditions));
     }
 }
@@ -58,6 +57,22 @@ struct RuleWriter<'a, 'c, 'w> {
 }
 
 impl RuleWriter<'_, '_, '_> {
+    /// Adds the stream routes of a route.
+    fn streams(&mut self, route: &ApisixRoute, claims: &mut StreamRuleClaims, outcome: &mut ApisixOutcome) {
+        let RuleWriter { checker, backends, translation, .. } = self;
+        let mut writer = StreamRuleWriter { checker, backends, claims, translation };
+        let mut names = BTreeSet::new();
+        for (index, rule) in route.spec.stream.iter().enumerate() {
+            let is_named = names.insert(&*rule.name) && !rule.name.is_empty();
+            let problem = writer.rule(route, rule, (!is_named).then_some(index));
+            let place = match &*rule.name {
+                "" => format!("stream[{index}]"),
+                name => format!("stream rule {name}"),
+            };
+            problem.into_iter().for_each(|problem| outcome.add(problem.at(&place)));
+        }
+    }
+
     /// Adds the route of a rule. One without a name of its own is told apart by its number, and closed. Returns what is not served as it is
     /// written.
     fn rule(&mut self, route: &ApisixRoute, rule: &ApisixHttpRule, nameless: Option<usize>) -> Vec<ApisixProblem> {
