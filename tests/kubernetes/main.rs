@@ -5,6 +5,8 @@
 //! `scripts/kubernetes` builds, and `conformance` and `rollouts` have pods too.
 
 mod apisix;
+mod apisix_faults;
+mod apisix_streams;
 mod chart;
 mod conformance;
 mod control_plane;

@@ -21,7 +21,7 @@ struct ApisixKind {
     column: Option<(&'static str, &'static str)>,
 }
 
-const KINDS: [ApisixKind; 11] = [
+const KINDS: [ApisixKind; 12] = [
     ApisixKind {
         version: "v2",
         kind: "ApisixRoute",
@@ -109,6 +109,15 @@ const KINDS: [ApisixKind; 11] = [
         plural: "httproutepolicies",
         short: "",
         spec: route_policy,
+        status: Some(ancestors),
+        column: None,
+    },
+    ApisixKind {
+        version: "v1alpha1",
+        kind: "L4RoutePolicy",
+        plural: "l4routepolicies",
+        short: "",
+        spec: stream_policy,
         status: Some(ancestors),
         column: None,
     },
@@ -559,6 +568,13 @@ fn route_policy() -> Value {
             ("vars", list(condition)),
         ],
     )
+}
+
+fn stream_policy() -> Value {
+    let rule = "self.all(r, r.group == 'gateway.networking.k8s.io' && r.kind in ['TCPRoute', 'TLSRoute', 'UDPRoute'])";
+    let targets =
+        with_rule(targets(), rule, "a target is a TCPRoute, a TLSRoute or a UDPRoute of gateway.networking.k8s.io");
+    object(&["targetRefs"], &[("targetRefs", targets), ("plugins", plain_plugins())])
 }
 
 fn gateway_consumer() -> Value {

@@ -131,6 +131,7 @@ kinds! {
     PluginConfig(apisix_gateway::ExtensionPlugins): "apisix.apache.org" ["v1alpha1"], "pluginconfigs", true;
     BackendTrafficPolicy(apisix_gateway::BackendTrafficPolicy): "apisix.apache.org" ["v1alpha1"], "backendtrafficpolicies", true;
     HTTPRoutePolicy(apisix_gateway::HttpRoutePolicy): "apisix.apache.org" ["v1alpha1"], "httproutepolicies", true;
+    L4RoutePolicy(apisix_gateway::L4RoutePolicy): "apisix.apache.org" ["v1alpha1"], "l4routepolicies", true;
     Consumer(apisix_gateway::GatewayConsumer): "apisix.apache.org" ["v1alpha1"], "consumers", true;
 }
 
@@ -163,6 +164,7 @@ impl Kind {
                 | Kind::ApisixGlobalRule
                 | Kind::GatewayProxy
                 | Kind::HTTPRoutePolicy
+                | Kind::L4RoutePolicy
         )
     }
 

@@ -21,6 +21,7 @@ mod proxies;
 pub mod reach;
 mod secret_options;
 mod shared;
+mod stream_policies;
 mod together;
 mod traffic_policies;
 mod translator;

@@ -11,7 +11,7 @@ use crate::objects::apisix::{
     ApisixConsumer, ApisixGlobalRule, ApisixPluginConfig, ApisixRoute, ApisixTls, ApisixUpstream,
 };
 use crate::objects::apisix_gateway::{
-    BackendTrafficPolicy, ExtensionPlugins, GatewayConsumer, GatewayProxy, HttpRoutePolicy,
+    BackendTrafficPolicy, ExtensionPlugins, GatewayConsumer, GatewayProxy, HttpRoutePolicy, L4RoutePolicy,
 };
 use crate::objects::core::{ConfigMap, EndpointSlice, KubeNamespace, Secret, Service};
 use crate::objects::gateway::{GatewayClass, KubeGateway, ListenerSet};
@@ -83,6 +83,7 @@ pub struct World {
     pub extension_plugins: Objects<ExtensionPlugins>,
     pub backend_traffic_policies: Objects<BackendTrafficPolicy>,
     pub http_route_policies: Objects<HttpRoutePolicy>,
+    pub l4_route_policies: Objects<L4RoutePolicy>,
     pub gateway_consumers: Objects<GatewayConsumer>,
     /// The names of the EndpointSlices of each Service; they are in its namespace.
     slices: BTreeMap<ObjectName, BTreeSet<String>>,
@@ -100,6 +101,7 @@ macro_rules! each_kind {
             ApisixTls apisix_tls, ApisixConsumer apisix_consumers, ApisixPluginConfig apisix_plugin_configs,
             ApisixGlobalRule apisix_global_rules, GatewayProxy gateway_proxies, PluginConfig extension_plugins,
             BackendTrafficPolicy backend_traffic_policies, HTTPRoutePolicy http_route_policies,
+            L4RoutePolicy l4_route_policies,
             Consumer gateway_consumers
         }
     };

@@ -27,7 +27,7 @@ const MANIFESTS: [&str; 9] = [
 ];
 
 /// Texts of the manifests, and what stands in their place in another version of the objects.
-const EDITS: [(&str, &str); 41] = [
+const EDITS: [(&str, &str); 45] = [
     ("10.1.0.", "10.2.0."),
     ("endpoints: [", "endpoints: [] # ["),
     ("ready: false", "ready: true"),
@@ -64,6 +64,10 @@ const EDITS: [(&str, &str); 41] = [
     ("type: Opaque", "type: bootstrap.kubernetes.io/token"),
     ("kind: GatewayProxy, name: proxy", "kind: GatewayProxy, name: gone"),
     ("count: 7", "count: 8"),
+    ("key: hunter6", "key: hunter7"),
+    ("ingressPort: 9100", "ingressPort: 7081"),
+    ("kind: TCPRoute, name: older }, {", "kind: TCPRoute, name: newer }, {"),
+    ("plugins: [{ name: cors, config: {} }]", "plugins: [{ name: ip-restriction, config: {} }]"),
     ("retries: 3", "retries: 4"),
     ("sectionName: calls", "sectionName: web"),
     ("priority: 900", "priority: 901"),

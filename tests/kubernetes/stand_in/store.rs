@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 /// Group with version, name in URLs, kind and whether in a namespace.
-const KINDS: [(&str, &str, &str, bool); 31] = [
+const KINDS: [(&str, &str, &str, bool); 32] = [
     ("v1", "namespaces", "Namespace", false),
     ("v1", "services", "Service", true),
     ("v1", "secrets", "Secret", true),
@@ -38,6 +38,7 @@ const KINDS: [(&str, &str, &str, bool); 31] = [
     ("apisix.apache.org/v1alpha1", "pluginconfigs", "PluginConfig", true),
     ("apisix.apache.org/v1alpha1", "backendtrafficpolicies", "BackendTrafficPolicy", true),
     ("apisix.apache.org/v1alpha1", "httproutepolicies", "HTTPRoutePolicy", true),
+    ("apisix.apache.org/v1alpha1", "l4routepolicies", "L4RoutePolicy", true),
     ("apisix.apache.org/v1alpha1", "consumers", "Consumer", true),
 ];
 

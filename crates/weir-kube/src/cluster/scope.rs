@@ -103,7 +103,7 @@ mod tests {
             let scopes = WatchScope::permanent(&[], adopt_apisix);
             scopes.iter().filter(|scope| scope.kind.is_of_apisix()).count()
         };
-        assert_eq!((count(false), count(true)), (0, 11));
+        assert_eq!((count(false), count(true)), (0, 12));
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub struct GatewayProxySpec {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub struct GatewayProxyPlugin {
     pub name: String,
     pub enabled: bool,
@@ -52,7 +52,7 @@ pub struct ExtensionPluginsSpec {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub struct ExtensionPlugin {
     pub name: String,
     pub config: Map<String, Value>,
@@ -96,6 +96,23 @@ pub struct HttpRoutePolicySpec {
     pub priority: Option<i64>,
     /// Conditions as a route has them.
     pub vars: Vec<Value>,
+}
+
+/// `L4RoutePolicy`: plugins for TCPRoutes, TLSRoutes and UDPRoutes.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct L4RoutePolicy {
+    pub metadata: ObjectMeta,
+    pub spec: L4RoutePolicySpec,
+    /// As the API server has it.
+    pub status: Value,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct L4RoutePolicySpec {
+    pub target_refs: Vec<PolicyTarget>,
+    pub plugins: Vec<ExtensionPlugin>,
 }
 
 /// `Consumer`: a consumer of the routes of a Gateway.

@@ -41,7 +41,7 @@ use crate::translation::{
 use crate::world::{ObjectName, World, WorldChanges};
 
 /// A change of one of these can concern any route.
-const OF_ALL_ROUTES: [Kind; 12] = [
+const OF_ALL_ROUTES: [Kind; 13] = [
     Kind::Namespace,
     Kind::Secret,
     Kind::ConfigMap,
@@ -54,6 +54,7 @@ const OF_ALL_ROUTES: [Kind; 12] = [
     Kind::GatewayProxy,
     Kind::PluginConfig,
     Kind::HTTPRoutePolicy,
+    Kind::L4RoutePolicy,
 ];
 
 /// What the Gateways of our classes mean, and the routes that attach to them.
@@ -74,9 +75,9 @@ pub(super) struct TranslatedGateways {
     pub expressions: Expressions,
     /// What the routes for streams have taken.
     claims: StreamClaims,
-    pub events: Vec<ObjectEvent>,
     /// `TCP` or `UDP`, and the port, of the listeners that are served.
     pub ports: BTreeSet<(&'static str, u16)>,
+    pub events: Vec<ObjectEvent>,
     pub owned: Vec<OwnedObject>,
 }
 
@@ -133,9 +134,9 @@ impl TranslatedGateways {
         let classes = statuses::classes(&context, &mut rest);
         let mut parents = Parents::collect(&context, &classes);
         self.own = parents.gateways.iter().map(|state| addresses::name_of(state.gateway)).collect();
-        match stale {
         let served = parents.listeners.iter().filter(|state| state.is_served());
         self.ports = served.map(|state| (state.transport(), state.listener.port)).collect();
+        match stale {
             StaleRoutes::All => {
                 self.translate_all(&context, &parents, shared, reader);
                 listener_resources::write(&parents, &mut rest);

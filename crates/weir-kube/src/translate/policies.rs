@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::extensions::RouteExtensions;
 use super::policy_targets::PolicyTargetPart;
 use super::precedence::precedence;
+use super::stream_policies::StreamPolicies;
 use crate::objects::policy::{PolicyTarget, WeirPolicy};
 use crate::objects::{Kind, ObjectRef};
 use crate::translation::PolicyPlugins;
@@ -29,6 +30,7 @@ pub(super) struct PluginPolicies {
     refused: RefusedPolicies,
     /// What kinds of the APISIX ingress controller add to routes.
     pub extensions: RouteExtensions,
+    pub streams: StreamPolicies,
 }
 
 /// The policies whose plugins the node does not serve.
@@ -60,13 +62,17 @@ impl PluginPolicies {
     /// Whether changes concern any of them.
     pub(super) fn is_stale(changes: &WorldChanges) -> bool {
         changes.objects.iter().any(|object| {
-            matches!(object.kind, Kind::WeirPolicy | Kind::Secret | Kind::PluginConfig | Kind::HTTPRoutePolicy)
+            matches!(
+                object.kind,
+                Kind::WeirPolicy | Kind::Secret | Kind::PluginConfig | Kind::HTTPRoutePolicy | Kind::L4RoutePolicy
+            )
         })
     }
 
     /// Reads all of them. Of several with one target, the oldest has it.
     pub(super) fn renew(&mut self, world: &World, plugins: &dyn PolicyPlugins) {
         self.extensions.renew(world, plugins);
+        self.streams.renew(world, plugins);
         let mut sorted: Vec<&Arc<WeirPolicy>> = world.weir_policies.values().collect();
         sorted.sort_by(|one, other| precedence(&one.metadata, &other.metadata));
         let mut before = std::mem::take(&mut self.states);

@@ -11,6 +11,7 @@ use super::policies::{PluginPolicies, part_of};
 use super::traffic_policies::TrafficPolicies;
 use crate::objects::policy::{PolicyTarget, WeirPolicy};
 use crate::objects::routes::parent_conditions;
+use crate::objects::streams::KubeStreamSpec;
 use crate::objects::{Kind, ObjectRef};
 use crate::translation::{KubeOptions, ObjectStatus, TranslationReader};
 use crate::world::{ObjectName, World};
@@ -40,6 +41,7 @@ impl PolicyStatuses {
                 FoundTarget::Wrong(problem) => Some(Some(problem)),
             };
             statuses.extend(policies.extensions.statuses(world, options, &find));
+            statuses.extend(policies.streams.statuses(world, options, &find));
             statuses.extend(traffic.statuses(world, options));
         }
         let told = statuses.iter().map(|status| status.object.clone()).collect();
@@ -114,22 +116,26 @@ impl Verdicts<'_> {
 
     fn find(&self, object: &ObjectRef, part: Option<&str>) -> FoundTarget {
         let name = ObjectName::new(&object.namespace, &object.name);
+        fn of_streams(spec: &KubeStreamSpec) -> Vec<&str> {
+            spec.rules.iter().filter_map(|rule| rule.name.as_deref()).collect()
+        }
+        let world = self.world;
         let parts: Option<Vec<&str>> = match object.kind {
-            Kind::Gateway => self
-                .world
+            Kind::Gateway => world
                 .gateways
                 .get(&name)
                 .map(|gateway| gateway.spec.listeners.iter().map(|listener| &*listener.name).collect()),
-            Kind::HTTPRoute => self
-                .world
+            Kind::HTTPRoute => world
                 .http_routes
                 .get(&name)
                 .map(|route| route.spec.rules.iter().filter_map(|rule| rule.name.as_deref()).collect()),
-            Kind::GRPCRoute => self
-                .world
+            Kind::GRPCRoute => world
                 .grpc_routes
                 .get(&name)
                 .map(|route| route.spec.rules.iter().filter_map(|rule| rule.name.as_deref()).collect()),
+            Kind::TCPRoute => world.tcp_routes.get(&name).map(|route| of_streams(&route.spec)),
+            Kind::TLSRoute => world.tls_routes.get(&name).map(|route| of_streams(&route.spec)),
+            Kind::UDPRoute => world.udp_routes.get(&name).map(|route| of_streams(&route.spec)),
             _ => return self.find_ingress(object, &name),
         };
         let Some(parts) = parts else { return FoundTarget::missing(object) };

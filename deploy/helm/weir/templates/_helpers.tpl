@@ -189,6 +189,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   - pluginconfigs
   - backendtrafficpolicies
   - httproutepolicies
+  - l4routepolicies
   - consumers
   verbs: [get, list, watch]
 - apiGroups: [apisix.apache.org]
@@ -201,6 +202,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   - apisixglobalrules/status
   - backendtrafficpolicies/status
   - httproutepolicies/status
+  - l4routepolicies/status
   - consumers/status
   verbs: [patch]
 {{- end }}

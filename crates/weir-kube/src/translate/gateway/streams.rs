@@ -59,7 +59,9 @@ pub(super) fn write(
         let variant = UpstreamVariant::of_streams(scheme, state.passes_tls(), parents.identity_of(number));
         let (destination, problem) = backend_refs::resolve(context, from, rule.backends, &variant, backends);
         unresolved = unresolved.or(problem);
-        let policies = policies(context, parents, number);
+        let plugins = context.policies.streams.plugins(&route.object(), rule.name).map_err(|_| Closed);
+        let policies = plugins
+            .and_then(|plugins| Ok(StreamPlugins { own: plugins, of_gateway: policies(context, parents, number)? }));
         resources.push(DerivedResource {
             kind: ResourceList::StreamRoutes,
             id: id(route, state),
@@ -67,7 +69,7 @@ pub(super) fn write(
             origin: route.object(),
             beside: Vec::new(),
         });
-        resources.extend(policies.unwrap_or_default());
+        resources.extend(policies.ok().and_then(|plugins| plugins.of_gateway));
     }
     if resources.len() == before {
         // What is not served needs no upstreams, but its references are checked.
@@ -76,6 +78,13 @@ pub(super) fn write(
         backends.drop_upstreams();
     }
     unresolved
+}
+
+/// The plugins of a stream route.
+struct StreamPlugins {
+    /// Those of its L4RoutePolicy, which come before the others with their names.
+    own: Map<String, Value>,
+    of_gateway: Option<DerivedResource>,
 }
 
 /// The plugins of the policies of a listener that work without HTTP.
@@ -118,7 +127,7 @@ fn value(
     rule: &RuleParts,
     state: &ListenerState,
     (host, names): (&str, &[Option<String>]),
-    (scheme, destination, policies): (&str, &RuleDestination, &Result<Option<DerivedResource>, Closed>),
+    (scheme, destination, plugins): (&str, &RuleDestination, &Result<StreamPlugins, Closed>),
 ) -> Value {
     let mut value = Map::new();
     value.insert("name".to_owned(), route.resource_name(rule).into());
@@ -138,10 +147,14 @@ fn value(
     if state.passes_tls() {
         value.insert("tls_passthrough".to_owned(), true.into());
     }
-    match policies {
-        Ok(policies) => {
+    match plugins {
+        Ok(StreamPlugins { own, of_gateway }) => {
             destination.write_stream(scheme, &mut value);
-            value.extend(policies.as_ref().map(|service| ("service_id".to_owned(), service.id.clone().into())));
+            if !own.is_empty() {
+                let all = value.entry("plugins").or_insert_with(|| json!({}));
+                all.as_object_mut().expect("plugins are a map").extend(own.clone());
+            }
+            value.extend(of_gateway.as_ref().map(|service| ("service_id".to_owned(), service.id.clone().into())));
         }
         Err(Closed) => RuleDestination::Nowhere.write_stream(scheme, &mut value),
     }
