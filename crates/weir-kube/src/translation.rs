@@ -57,6 +57,12 @@ pub trait PolicyPlugins: fmt::Debug + Send + Sync {
     /// If no consumer can have them. The reason tells no value.
     fn credential(&self, plugin: &str, options: &Value) -> Result<String, String>;
 
+    /// Checks that the node may run the plugin.
+    ///
+    /// # Errors
+    /// The reason why it does not.
+    fn check_enabled(&self, plugin: &str) -> Result<(), String>;
+
     /// Whether requests must not be answered without the plugin: it may decide which are answered. One that is unknown may, too.
     fn protects(&self, plugin: &str) -> bool;
 
@@ -78,6 +84,10 @@ impl PolicyPlugins for NoPlugins {
     }
 
     fn credential(&self, _: &str, _: &Value) -> Result<String, String> {
+        Err("there is no such plugin".to_owned())
+    }
+
+    fn check_enabled(&self, _: &str) -> Result<(), String> {
         Err("there is no such plugin".to_owned())
     }
 

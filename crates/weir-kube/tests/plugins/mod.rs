@@ -27,6 +27,10 @@ impl PolicyPlugins for AnyPlugins {
         }
     }
 
+    fn check_enabled(&self, _: &str) -> Result<(), String> {
+        Ok(())
+    }
+
     fn protects(&self, plugin: &str) -> bool {
         plugin != "request-id"
     }

@@ -93,11 +93,11 @@ impl NodePlugins {
     /// What the expressions of a plugin take, or its faults as one text that tells nothing of values of Secrets.
     fn judge(&self, entry: &Entry, (written, options): (&Value, &Value), users: UserScope) -> Result<usize, String> {
         self.examine(entry, options, users).map_err(|faults| match written == options {
-            true => joined(faults, |_| true),
+            true => joined(faults, OF_SECRET, |_| true),
             // What is said of what is written alone tells nothing of the values.
             false => {
                 let of_written = self.examine(entry, written, users).err().unwrap_or_default();
-                joined(faults, |fault| of_written.contains(fault))
+                joined(faults, OF_SECRET, |fault| of_written.contains(fault))
             }
         })
     }
@@ -139,10 +139,7 @@ impl PolicyPlugins for NodePlugins {
 
     fn check_of_apisix(&self, plugin: &str, written: &Value, options: &Value) -> Result<usize, String> {
         let entry = self.enabled(plugin)?;
-        let is_known = |meta: &Map<String, Value>| meta.keys().all(|key| APISIX_META.contains(&&**key));
-        if options.get("_meta").is_some_and(|meta| !meta.as_object().is_some_and(is_known)) {
-            return Err(format!("_meta: can only have {}", APISIX_META.join(", ")));
-        }
+        check_apisix_meta(options)?;
         if options["_meta"]["disable"] == true {
             return Ok(0);
         }
@@ -155,8 +152,13 @@ impl PolicyPlugins for NodePlugins {
         check(options).map_err(|fault| {
             let of_none: Vec<ConfigError> =
                 check(&json!({})).err().map(|fault| fault.each().collect()).unwrap_or_default();
-            joined(fault.each().collect(), |fault| of_none.contains(fault))
+            // Whether they are from a Secret or not, the values are credentials.
+            joined(fault.each().collect(), OF_CREDENTIAL, |fault| of_none.contains(fault))
         })
+    }
+
+    fn check_enabled(&self, plugin: &str) -> Result<(), String> {
+        self.enabled(plugin).map(drop)
     }
 
     fn protects(&self, plugin: &str) -> bool {
@@ -170,6 +172,27 @@ impl PolicyPlugins for NodePlugins {
 
 /// What an object of the APISIX ingress controller may say in `_meta`. A condition (`filter`) would not be counted.
 const APISIX_META: [&str; 3] = ["disable", "error_response", "priority"];
+
+/// Refuses a `_meta` that the node would refuse. What is in it is not told: it may be from a Secret.
+fn check_apisix_meta(options: &Value) -> Result<(), String> {
+    let Some(meta) = options.get("_meta") else { return Ok(()) };
+    let is_known = |meta: &&Map<String, Value>| meta.keys().all(|key| APISIX_META.contains(&&**key));
+    let Some(meta) = meta.as_object().filter(is_known) else {
+        return Err(format!("_meta: can only have {}", APISIX_META.join(", ")));
+    };
+    let is_priority = |value: &Value| value.as_i64().is_some_and(|number| i32::try_from(number).is_ok());
+    for (key, value) in meta {
+        let (is_right, right) = match &**key {
+            "disable" => (value.is_boolean(), "true or false"),
+            "priority" => (is_priority(value), "a whole number of 32 bits"),
+            _ => (value.is_string() || value.is_object(), "text or a map"),
+        };
+        if !is_right {
+            return Err(format!("_meta.{key}: must be {right}"));
+        }
+    }
+    Ok(())
+}
 
 /// Whose options are checked.
 #[derive(Clone, Copy, PartialEq)]
@@ -309,10 +332,14 @@ fn shown_secret(written: &Value, options: &Value, masked: &Value, place: String)
     }
 }
 
-/// Faults as one text. What must not be shown is told by its place alone.
-fn joined(faults: Vec<ConfigError>, is_shown: impl Fn(&ConfigError) -> bool) -> String {
+/// What is told of a fault in place of its problem, which may quote a value.
+const OF_SECRET: &str = "is refused with the value from the Secret";
+const OF_CREDENTIAL: &str = "is refused; the reason is not told, since it may quote the credential";
+
+/// Faults as one text. What must not be shown is told by its place alone, and by `hidden`.
+fn joined(faults: Vec<ConfigError>, hidden: &str, is_shown: impl Fn(&ConfigError) -> bool) -> String {
     let text = |fault: &ConfigError| {
-        let problem = if is_shown(fault) { &*fault.problem } else { "is refused with the value from the Secret" };
+        let problem = if is_shown(fault) { &*fault.problem } else { hidden };
         match &*fault.path {
             "" => problem.to_owned(),
             path => format!("{path}: {problem}"),

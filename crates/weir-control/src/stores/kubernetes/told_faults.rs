@@ -7,6 +7,8 @@ use crate::document::{for_each_secret, mask_secrets};
 use crate::stores::resources::ResourceKey;
 use crate::text::diagnostic::Diagnostic;
 
+/// What is told in place of a problem that may quote a secret, which can stand in the object itself as well as in a Secret.
+const HIDDEN: &str = "is refused; the reason is not told, since it may quote a secret option";
 /// The least bytes of a value that a text has to have in common with it to quote it.
 const QUOTED: usize = 8;
 
@@ -18,7 +20,7 @@ pub(super) fn without_secrets(key: &ResourceKey, json: &str, fault: Diagnostic) 
     let place = fault.path.split_once(": ").map_or("", |(_, place)| place);
     let is_quoted = is_option_beside_secret((&resource, &masked), place) || quotes(key, &mut resource, &fault);
     match is_quoted {
-        true => Diagnostic { problem: "is refused with the value from the Secret".to_owned(), advice: None, ..fault },
+        true => Diagnostic { problem: HIDDEN.to_owned(), advice: None, ..fault },
         false => fault,
     }
 }
@@ -58,10 +60,9 @@ mod tests {
 
     #[test]
     fn faults_of_options_beside_secrets_tell_the_place_alone() {
-        let hidden = "is refused with the value from the Secret";
-        assert_eq!(told("plugins.basic-auth.users[0].password", "`a s…` is too short"), hidden);
-        assert_eq!(told("plugins.basic-auth", "`a secret of…` is no hash"), hidden);
-        assert_eq!(told("plugins.limit-count.time_window", "`a secret of jack` is the key"), hidden);
+        assert_eq!(told("plugins.basic-auth.users[0].password", "`a s…` is too short"), HIDDEN);
+        assert_eq!(told("plugins.basic-auth", "`a secret of…` is no hash"), HIDDEN);
+        assert_eq!(told("plugins.limit-count.time_window", "`a secret of jack` is the key"), HIDDEN);
         for (place, problem) in [
             ("plugins.limit-count.time_window", "must be at least 1"),
             ("plugins.basic-auth", "is not in the list `plugins` of the file"),

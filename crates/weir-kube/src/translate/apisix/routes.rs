@@ -141,6 +141,12 @@ impl RuleWriter<'_, '_, '_> {
             let problem = "plugin traffic-split: cannot be beside several backends, whose weights need it";
             return Err(ApisixProblem::Spec(problem.to_owned()));
         }
+        if split.is_some() {
+            let enabled = self.context.options.plugins.check_enabled("traffic-split");
+            enabled.map_err(|problem| {
+                ApisixProblem::Spec(format!("plugin traffic-split: {problem}; the weights of several backends need it"))
+            })?;
+        }
         value.extend(upstream.map(|id| ("upstream_id".to_owned(), id)));
         plugins.extend(split.map(|split| ("traffic-split".to_owned(), split)));
         value.insert("plugins".to_owned(), Value::Object(plugins));

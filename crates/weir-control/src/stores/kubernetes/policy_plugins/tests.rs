@@ -106,6 +106,40 @@ fn faults_say_where_and_what_would_be_right() {
 }
 
 #[test]
+fn meta_of_apisix_objects_is_checked_as_the_node_does() {
+    let check = |meta: Value| {
+        let options = json!({ "_meta": meta });
+        plugins().check_of_apisix("cors", &options, &options)
+    };
+    for right in [
+        json!({}),
+        json!({ "disable": false, "priority": -5, "error_response": { "message": "no" } }),
+        json!({ "error_response": "no" }),
+    ] {
+        assert_eq!(check(right.clone()), Ok(0), "{right}");
+    }
+    for (wrong, told) in [
+        (json!([]), "_meta: can only have"),
+        (json!({ "filter": [] }), "_meta: can only have"),
+        (json!({ "disable": "hunter2" }), "_meta.disable: must be true or false"),
+        (json!({ "priority": "hunter2" }), "_meta.priority: must be a whole number"),
+        (json!({ "priority": 1_u64 << 40 }), "_meta.priority: must be a whole number"),
+        (json!({ "error_response": 5 }), "_meta.error_response: must be text or a map"),
+    ] {
+        let problem = check(wrong).expect_err("the node refuses it");
+        assert!(problem.starts_with(told) && !problem.contains("hunter2"), "{problem}");
+    }
+}
+
+#[test]
+fn faults_of_credentials_tell_no_value_and_name_no_secret_that_is_not_there() {
+    let problem = plugins().credential("basic-auth", &json!({ "username": ["hunter2"], "password": "p" }));
+    let problem = problem.expect_err("a name is text");
+    assert!(problem.contains("the reason is not told, since it may quote the credential"), "{problem}");
+    assert!(!problem.contains("hunter2"), "{problem}");
+}
+
+#[test]
 fn expressions_count_by_what_they_take() {
     let blocked = |pattern: &str| {
         let options = json!({ "block_rules": [pattern] });
