@@ -13,26 +13,29 @@ use crate::objects::{gateway, service};
 use crate::stand_in::{ObjectPath, StandIn};
 
 /// A cluster with the class `apisix`, and a node that serves it.
-struct Adopting {
-    cluster: StandIn,
-    node: Gateway,
+pub(crate) struct Adopting {
+    pub cluster: StandIn,
+    pub node: Gateway,
     address: SocketAddr,
     _origins: Vec<Origin>,
 }
 
 /// A Service of each of these names, whose program says what it was asked.
-const SERVICES: [&str; 5] = ["web", "cart", "beta", "rewritten", "hashed"];
+pub(crate) const SERVICES: [&str; 5] = ["web", "cart", "beta", "rewritten", "hashed"];
 
 fn program(name: &'static str) -> Origin {
-    Origin::serving(move |request: &Request| {
-        let told = |field: &str| request.headers.get(field).unwrap_or("-").to_owned();
-        let [host, user, key, team] = ["host", "x-consumer-username", "x-api-key", "x-team"].map(told);
-        let (method, target) = (&request.method, &request.target);
-        Answer::ok(format!("{name} {method} {target} host={host} user={user} key={key} team={team}"))
-    })
+    Origin::serving(move |request: &Request| Answer::ok(asked(name, request)))
 }
 
-fn classes() -> [Value; 2] {
+/// What a program says of a request.
+pub(crate) fn asked(name: &str, request: &Request) -> String {
+    let told = |field: &str| request.headers.get(field).unwrap_or("-").to_owned();
+    let [host, user, key, team] = ["host", "x-consumer-username", "x-api-key", "x-team"].map(told);
+    let (method, target) = (&request.method, &request.target);
+    format!("{name} {method} {target} host={host} user={user} key={key} team={team}")
+}
+
+pub(crate) fn classes() -> [Value; 2] {
     [("apisix", "apisix.apache.org/apisix-ingress-controller"), ("of-another-controller", "example.com/controller")]
         .map(|(name, controller)| {
             json!({
@@ -43,11 +46,16 @@ fn classes() -> [Value; 2] {
 }
 
 impl Adopting {
-    fn start(settings: &str) -> Adopting {
+    pub(crate) fn start(settings: &str) -> Adopting {
         Adopting::start_with(StandIn::start(), settings)
     }
 
-    fn start_with(cluster: StandIn, settings: &str) -> Adopting {
+    pub(crate) fn start_with(cluster: StandIn, settings: &str) -> Adopting {
+        Adopting::with_file(cluster, settings, "")
+    }
+
+    /// The same with further settings of the node.
+    pub(crate) fn with_file(cluster: StandIn, settings: &str, more: &str) -> Adopting {
         cluster.apply(classes());
         let mut origins: Vec<Origin> = SERVICES.map(program).into();
         for (name, origin) in SERVICES.iter().zip(&origins) {
@@ -62,22 +70,18 @@ impl Adopting {
         origins.push(fixed);
         let port = free_port();
         let node = cluster.node(settings);
-        let node = weir().start(&format!("{node}listen: [\"127.0.0.1:{port}\"]\n"));
+        let node = weir().start(&format!("{node}listen: [\"127.0.0.1:{port}\"]\n{more}"));
         Adopting { cluster, node, address: ([127, 0, 0, 1], port).into(), _origins: origins }
     }
 
     /// The status and the body of an answer.
     #[track_caller]
-    fn ask(&self, method: &str, url: &str, field: &str) -> (u16, String) {
-        let (host, path) = url.find('/').map_or((url, "/"), |slash| url.split_at(slash));
-        let field = if field.is_empty() { String::new() } else { format!("{field}\r\n") };
-        let request = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{field}Content-Length: 0\r\n\r\n");
-        let answer = Client::connect(self.address).ask(&request).unwrap_or_else(|error| panic!("{url}: {error}"));
-        (answer.status, answer.text())
+    pub(crate) fn ask(&self, method: &str, url: &str, field: &str) -> (u16, String) {
+        ask(&mut Client::connect(self.address), method, url, field)
     }
 
     #[track_caller]
-    fn wait(&self, url: &str, field: &str, status: u16, text: &str) {
+    pub(crate) fn wait(&self, url: &str, field: &str, status: u16, text: &str) {
         eventually(&format!("{url} has {status} {text}"), DEADLINE, || {
             let (found, body) = self.ask("GET", url, field);
             found == status && body.contains(text)
@@ -93,20 +97,66 @@ impl Adopting {
             namespace: Some(namespace.to_owned()),
             name: Some(name.to_owned()),
         };
-        let object = self.cluster.objects().get(&path).unwrap_or_default();
-        let all = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        let text = |condition: &Value, key: &str| condition[key].as_str().unwrap_or_default().to_owned();
-        all.iter()
-            .map(|one| format!("{}={} {}", text(one, "type"), text(one, "status"), text(one, "message")))
-            .collect()
+        conditions_of(&self.cluster.objects().get(&path).unwrap_or_default())
     }
 
     #[track_caller]
-    fn wait_condition(&self, kind: &str, object: &str, begin: &str, text: &str) {
+    pub(crate) fn wait_condition(&self, kind: &str, object: &str, begin: &str, text: &str) {
         eventually(&format!("{kind} {object} has {begin} {text}"), DEADLINE, || {
             let has = |condition: &String| condition.starts_with(begin) && condition.contains(text);
             self.conditions(kind, object).iter().any(has)
         });
+    }
+}
+
+/// The status and the body of an answer. `url` begins with the host.
+#[track_caller]
+pub(crate) fn ask(client: &mut Client, method: &str, url: &str, field: &str) -> (u16, String) {
+    let (host, path) = url.find('/').map_or((url, "/"), |slash| url.split_at(slash));
+    let field = if field.is_empty() { String::new() } else { format!("{field}\r\n") };
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{field}Content-Length: 0\r\n\r\n");
+    let answer = client.ask(&request).unwrap_or_else(|error| panic!("{url}: {error}"));
+    (answer.status, answer.text())
+}
+
+/// The conditions of an object, as `TYPE=STATUS MESSAGE`.
+pub(crate) fn conditions_of(object: &Value) -> Vec<String> {
+    let all = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let text = |condition: &Value, key: &str| condition[key].as_str().unwrap_or_default().to_owned();
+    all.iter().map(|one| format!("{}={} {}", text(one, "type"), text(one, "status"), text(one, "message"))).collect()
+}
+
+/// Waits until objects and requests have what the manifests say: `conditions` of a kind and an object, and the answer to a method, a URL
+/// and a field.
+#[track_caller]
+pub(crate) fn check_manifests(
+    files: &[(String, String)],
+    conditions: impl Fn(&str, &str) -> Vec<String>,
+    ask: impl Fn(&str, &str, &str) -> (u16, String),
+) {
+    let lines = |mark: &'static str| {
+        let marked = move |line: &str| line.strip_prefix(mark).map(str::to_owned);
+        files.iter().flat_map(move |(file, text)| text.lines().filter_map(marked).map(move |line| (file.clone(), line)))
+    };
+    for (_, line) in lines("#! ") {
+        let (kind, rest) = line.split_once(' ').expect("a kind");
+        let (object, condition) = rest.split_once(' ').expect("an object and a condition");
+        let (begin, text) = condition.split_once(' ').unwrap_or((condition, ""));
+        let has = |condition: &String| condition.starts_with(begin) && condition.contains(text);
+        match begin {
+            "-" => assert_eq!(conditions(kind, object), [""; 0], "{line}"),
+            _ => eventually(&line, DEADLINE, || conditions(kind, object).iter().any(has)),
+        }
+    }
+    for (file, line) in lines("#> ") {
+        let (request, answer) = line.split_once(" => ").expect("a request and an answer");
+        let mut words = request.splitn(3, ' ');
+        let mut word = || words.next().unwrap_or_default();
+        let (method, url, field) = (word(), word(), word());
+        let (status, text) = answer.split_once(' ').unwrap_or((answer, ""));
+        let (found, body) = ask(method, url, field);
+        let is_right = found.to_string().starts_with(status) && body.contains(text);
+        assert!(is_right, "{file}: {line}: {found} {body}");
     }
 }
 
@@ -141,28 +191,8 @@ fn manifests_answer_and_tell_as_they_say() {
         adopting.cluster.apply(all);
     }
     assert!(count >= 25, "{count} manifests");
-    let lines = |mark: &'static str| {
-        let marked = move |line: &str| line.strip_prefix(mark).map(str::to_owned);
-        files.iter().flat_map(move |(file, text)| text.lines().filter_map(marked).map(move |line| (file.clone(), line)))
-    };
-    for (_, line) in lines("#! ") {
-        let (kind, rest) = line.split_once(' ').expect("a kind");
-        let (object, condition) = rest.split_once(' ').expect("an object and a condition");
-        match condition.split_once(' ').unwrap_or((condition, "")) {
-            ("-", _) => assert_eq!(adopting.conditions(kind, object), [""; 0], "{line}"),
-            (begin, text) => adopting.wait_condition(kind, object, begin, text),
-        }
-    }
-    for (file, line) in lines("#> ") {
-        let (request, answer) = line.split_once(" => ").expect("a request and an answer");
-        let mut words = request.splitn(3, ' ');
-        let mut word = || words.next().unwrap_or_default();
-        let (method, url, field) = (word(), word(), word());
-        let (status, text) = answer.split_once(' ').unwrap_or((answer, ""));
-        let (found, body) = adopting.ask(method, url, field);
-        let is_right = found.to_string().starts_with(status) && body.contains(text);
-        assert!(is_right, "{file}: {line}: {found} {body}\n{}", adopting.node.stderr());
-    }
+    let conditions = |kind: &str, object: &str| adopting.conditions(kind, object);
+    check_manifests(&files, conditions, |method, url, field| adopting.ask(method, url, field));
     let answer = Client::connect(adopting.address).get("/").expect("it is answered");
     assert_eq!(answer.headers.get("x-served-by"), Some("apisix-objects"), "global rules are for all requests");
     let status = adopting.node.status().to_string();
@@ -177,7 +207,7 @@ fn manifests_answer_and_tell_as_they_say() {
 }
 
 /// A route of the namespace `shop` for a host.
-fn route(name: &str, host: &str, rule: Value) -> Value {
+pub(crate) fn route(name: &str, host: &str, rule: Value) -> Value {
     let mut rule = rule;
     rule["name"] = "all".into();
     rule["match"] = json!({ "hosts": [host], "paths": ["/*"] });
@@ -376,27 +406,6 @@ fn gateways_have_what_stands_beside_the_gateway_api() {
     adopting.wait("h/keys", "X-Key: key-one", 500, "");
 }
 
-/// What the translation does not know of is refused by the node, and told by an Event.
-#[test]
-fn a_rule_that_the_node_refuses_changes_nothing_about_others() {
-    let adopting = Adopting::start(", adopt_apisix: true");
-    let plugin = json!({ "name": "cors", "enable": true, "config": { "_meta": { "priority": "high" } } });
-    let odd = route("odd", "odd.example", json!({ "plugins": [plugin] }));
-    adopting.cluster.apply([odd, route("right", "right.example", json!({})), route("wide", "*.example", json!({}))]);
-    adopting.wait("right.example/", "", 200, "web");
-    adopting.wait("another.example/", "", 200, "web");
-    eventually("the Event is written", DEADLINE, || {
-        adopting
-            .cluster
-            .objects()
-            .all("events")
-            .iter()
-            .any(|event| event["involvedObject"]["name"] == "odd" || event["regarding"]["name"] == "odd")
-    });
-    // The wider rule does not answer in its place.
-    assert_eq!(adopting.ask("GET", "odd.example/", "").0, 503);
-}
-
 #[test]
 fn a_secret_that_is_made_again_with_another_type_is_followed() {
     let adopting = Adopting::start(", adopt_apisix: true");
@@ -421,28 +430,6 @@ fn a_secret_that_is_made_again_with_another_type_is_followed() {
     adopting.wait("a.example/", "X-Key: key-one", 401, "");
     cluster.apply([secret("Opaque", "key-two")]);
     adopting.wait("a.example/", "X-Key: key-two", 200, "user=shop_jack");
-}
-
-/// The definitions of APISIX permit any whole number there.
-#[test]
-fn an_object_with_a_number_out_of_range_is_read_and_one_that_cannot_be_read_is_told() {
-    let adopting = Adopting::start(", adopt_apisix: true");
-    let backend = json!([{ "serviceName": "web", "servicePort": 80, "weight": -1 }]);
-    let unreadable = json!({
-        "apiVersion": "apisix.apache.org/v2", "kind": "ApisixTls",
-        "metadata": { "name": "odd", "namespace": "shop" }, "spec": { "ingressClassName": "apisix", "hosts": "a.example" },
-    });
-    adopting.cluster.apply([
-        route("odd", "odd.example", json!({ "backends": backend })),
-        route("wide", "*.example", json!({})),
-        unreadable,
-    ]);
-    adopting.wait("another.example/", "", 200, "web");
-    adopting.wait_condition("ApisixRoute", "shop/odd", "Accepted=False", "weight: -1");
-    adopting.wait("odd.example/", "", 503, "");
-    eventually("the Event is written", DEADLINE, || {
-        adopting.cluster.objects().all("events").iter().any(|event| event["reason"] == "NotRead")
-    });
 }
 
 #[test]

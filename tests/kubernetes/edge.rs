@@ -1,7 +1,7 @@
 //! A node that serves a cluster.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::PathBuf;
 
 use weir_testkit::{Answer, Client, DEADLINE, Gateway, Launcher, Origin, Response, TempDir, eventually, free_port};
 
@@ -16,10 +16,14 @@ pub(crate) struct Edge {
     data: TempDir,
 }
 
+/// The program under test.
+pub(crate) fn binary() -> PathBuf {
+    std::env::var_os("WEIR_TEST_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_weir").into()).into()
+}
+
 /// The gateway under test.
 pub(crate) fn weir() -> Launcher {
-    let other = std::env::var_os("WEIR_TEST_BINARY");
-    Gateway::with_binary(Path::new(&other.unwrap_or_else(|| env!("CARGO_BIN_EXE_weir").into())))
+    Gateway::with_binary(&binary())
 }
 
 /// A cluster with an HTTPRoute from `/orders` to an origin, and a node that serves it.

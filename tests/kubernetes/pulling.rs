@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use weir_testkit::{Authority, Client, DEADLINE, Identity, Program, TempDir, TlsClient, eventually, free_port};
 
-use crate::edge::Edge;
+use crate::edge::{Edge, binary};
 use crate::objects::gateway;
 use crate::stand_in::StandIn;
 
@@ -96,8 +96,15 @@ impl ScriptedNode {
 /// Reports that the node of a stream, whose state this was, serves the newest revision.
 #[track_caller]
 pub(crate) fn report_newest(controller: &RunningController, trust: &MutualTrust, state: &[Value]) {
+    report_without(controller, trust, state, &json!({}));
+}
+
+/// The same, but for these resources, each with a problem.
+#[track_caller]
+pub(crate) fn report_without(controller: &RunningController, trust: &MutualTrust, state: &[Value], set_aside: &Value) {
     let mut reporter = Client::connect_tls(controller.address, &trust.client(), "127.0.0.1").expect("a node");
-    let report = json!({ "stream": state[0]["stream"], "revision": controller.page()["revision"] }).to_string();
+    let revision = &controller.page()["revision"];
+    let report = json!({ "stream": state[0]["stream"], "revision": revision, "set_aside": set_aside }).to_string();
     let post = "POST /v1/report HTTP/1.1\r\nHost: controller\r\nContent-Length:";
     let answer = reporter.ask(format!("{post} {}\r\n\r\n{report}", report.len())).expect("an answer");
     assert_eq!(answer.status, 204, "{}", answer.text());
@@ -107,10 +114,15 @@ impl RunningController {
     /// Starts one with further settings of `controller`, and does not wait until it has read the cluster.
     #[track_caller]
     pub(crate) fn start(cluster: &StandIn, trust: &MutualTrust, more: &str) -> RunningController {
+        RunningController::following(&cluster.settings(", publish_addresses: [\"203.0.113.7\"]"), trust, more)
+    }
+
+    /// The same with these settings of the cluster.
+    #[track_caller]
+    pub(crate) fn following(cluster: &str, trust: &MutualTrust, more: &str) -> RunningController {
         let [address, status] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let file = format!(
-            "status: \"{status}\"\ncontroller:\n  kubernetes: {}\n  listen: \"{address}\"\n  {}\n  {more}\n",
-            cluster.settings(", publish_addresses: [\"203.0.113.7\"]"),
+            "status: \"{status}\"\ncontroller:\n  kubernetes: {cluster}\n  listen: \"{address}\"\n  {}\n  {more}\n",
             trust.settings("controller")
         );
         RunningController { program: program(&file), file, address, status }
@@ -132,10 +144,13 @@ impl RunningController {
 
     #[track_caller]
     pub(crate) fn wait_ready(&self) {
-        eventually("the controller is ready", DEADLINE, || {
-            let answer = Client::try_connect(self.status).ok().and_then(|mut client| client.get("/readyz").ok());
-            answer.is_some_and(|answer| answer.status == 200)
-        });
+        eventually("the controller is ready", DEADLINE, || self.is_ready());
+    }
+
+    /// Whether it serves the state of the cluster.
+    pub(crate) fn is_ready(&self) -> bool {
+        let answer = Client::try_connect(self.status).ok().and_then(|mut client| client.get("/readyz").ok());
+        answer.is_some_and(|answer| answer.status == 200)
     }
 
     /// Kills the process.
@@ -155,6 +170,12 @@ impl RunningController {
     pub(crate) fn restart(&mut self) {
         self.program = program(&self.file);
         self.wait_ready();
+    }
+
+    /// The memory of the process in bytes.
+    #[track_caller]
+    pub(crate) fn memory(&self) -> u64 {
+        self.program.rss()
     }
 
     /// What it says about itself.
@@ -178,7 +199,7 @@ impl RunningController {
 fn program(file: &str) -> Program {
     let directory = TempDir::new();
     let path = directory.write("controller.yaml", file);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let mut command = Command::new(binary());
     command.arg("controller").arg("--config").arg(path);
     Program::start(command, directory)
 }

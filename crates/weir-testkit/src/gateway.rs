@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::client::Client;
 use crate::place::TempDir;
+use crate::program::anonymous_memory;
 use crate::secured;
 use crate::wait::{DEADLINE, eventually, eventually_some};
 use crate::wire::Response;
@@ -276,15 +277,10 @@ impl Gateway {
         self.child.try_wait().expect("it is our child").is_some()
     }
 
-    /// The anonymous memory of the process in bytes: without the pages of its program, which grow with each code path
-    /// that runs for the first time. Counted page by page, because the counters of proc(5) lag by some hundred KiB.
+    /// The [`anonymous_memory`] of the process in bytes.
     #[track_caller]
     pub fn rss(&self) -> u64 {
-        let path = format!("/proc/{}/smaps_rollup", self.pid());
-        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("cannot read {path}: {error}"));
-        let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("a live process has some");
-        let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("it is a number of kB");
-        kib * 1024
+        anonymous_memory(self.pid())
     }
 
     /// The CPU time of its threads in milliseconds, with a resolution of ten.

@@ -61,6 +61,12 @@ impl Program {
         &self.directory
     }
 
+    /// The [`anonymous_memory`] of the process in bytes.
+    #[track_caller]
+    pub fn rss(&self) -> u64 {
+        anonymous_memory(self.child.id())
+    }
+
     /// Stops the process (SIGSTOP), and waits until all its threads have stopped.
     #[track_caller]
     pub fn freeze(&self) {
@@ -98,6 +104,17 @@ impl Program {
         let pid = Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap_or_else(|error| panic!("cannot signal {pid:?}: {error}"));
     }
+}
+
+/// The anonymous memory of a process in bytes: without the pages of its program, which grow with each code path that runs for the first
+/// time. Counted page by page, because the counters of proc(5) lag by some hundred KiB.
+#[track_caller]
+pub(crate) fn anonymous_memory(pid: u32) -> u64 {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("cannot read {path}: {error}"));
+    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("a live process has some");
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("it is a number of kB");
+    kib * 1024
 }
 
 impl Drop for Program {

@@ -1,6 +1,6 @@
 //! Follows a cluster, and hands what it means to the node.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use tokio::time::sleep_until;
 
 use super::election::{self, ElectionSettings, Leadership, Tenure};
 use super::follower::{ScopeFollower, Told};
-use super::references::References;
+use super::references::{References, with_secret_options};
 use super::seen::{SeenChange, SeenCluster, SeenObject};
 use super::status_writer::{StatusBoard, StatusWriter, WantedChanges, bounded};
 use super::{Cluster, ScopeEvent, WatchScope};
@@ -28,6 +28,9 @@ const WAIT_FOR_LISTS: Duration = Duration::from_secs(1);
 const MOST_TOLD: usize = 1_024;
 /// The most translations whose statuses wait apart until they are served. Each may have a status for every object.
 const MOST_UNSERVED: usize = 4;
+
+/// What an Event tells of an object with options from Secrets, of which a problem may quote one.
+const IN_THE_LOG: &str = "the log of the node says why, since the reason may quote a value from a Secret";
 
 /// The kinds of objects that refer to what is watched by name.
 fn refers(kind: Kind) -> bool {
@@ -314,10 +317,15 @@ impl Following {
             all
         });
         let Some(mut wanted) = joined else { return };
+        let secretive = match self.state.set_aside.is_empty() {
+            true => BTreeSet::new(),
+            false => with_secret_options(&self.seen.world),
+        };
         let set_aside = self.state.set_aside.iter().filter_map(|(resource, problem)| {
             // A policy says it in its status.
             let object = self.translator.origin(resource).filter(|object| object.kind != Kind::WeirPolicy)?;
             let uid = self.seen.objects.get(&object)?.uid.to_string();
+            let problem = if secretive.contains(&object) { IN_THE_LOG } else { &**problem };
             let message = format!("is not served as it is: {problem}");
             let reason = "NotServed".to_owned();
             Some((ObjectEvent { object, kind: EventKind::Warning, reason, message }, uid))

@@ -11,6 +11,8 @@ use crate::objects::{Kind, ObjectRef};
 use crate::translation::{EventKind, ObjectEvent};
 use crate::world::World;
 
+pub(super) use self::apisix::with_secret_options;
+
 /// The most objects that are watched by name: each is a request that stays open.
 const MOST_REFERENCES: usize = 1_024;
 /// The most that the objects of one namespace refer to.
@@ -162,6 +164,30 @@ mod tests {
         assert!(all.left_out.is_empty());
         let limited = References::of(&world, &["a".to_owned()]);
         assert_eq!(limited.watched, [scope(Kind::ConfigMap, "a", "ca")].into());
+    }
+
+    #[test]
+    fn objects_with_options_from_secrets_are_known() {
+        let mut world = World::default();
+        let mut put = |kind: Kind, name: &str, namespace: &str, spec| {
+            let object = json!({ "metadata": { "name": name, "namespace": namespace }, "spec": spec });
+            world.put(kind.read(object).expect("an object"));
+        };
+        let rule = |plugin| json!({ "http": [{ "name": "a", "plugins": [plugin] }] });
+        put(Kind::ApisixRoute, "secret", "shop", rule(json!({ "name": "cors", "secretRef": "s" })));
+        put(Kind::ApisixRoute, "plain", "shop", rule(json!({ "name": "cors" })));
+        put(Kind::ApisixRoute, "shared", "shop", json!({ "http": [{ "plugin_config_name": "c" }] }));
+        let plugins = json!({ "plugins": [{ "name": "cors", "secretRef": { "name": "s" } }] });
+        put(Kind::L4RoutePolicy, "policy", "lines", plugins.clone());
+        put(Kind::PluginConfig, "plain", "shop", json!({ "plugins": [{ "name": "cors" }] }));
+        for namespace in ["lines", "shop"] {
+            put(Kind::TCPRoute, "database", namespace, json!({}));
+        }
+        let found: Vec<String> = with_secret_options(&world).iter().map(ToString::to_string).collect();
+        assert_eq!(found, ["TCPRoute lines/database", "ApisixRoute shop/secret", "ApisixRoute shop/shared"]);
+        let watched = References::of(&world, &[]).watched;
+        let scope = WatchScope::of_object;
+        assert_eq!(watched, [scope(Kind::Secret, "shop", "s"), scope(Kind::Secret, "lines", "s")].into());
     }
 
     /// As many Ingresses as are stated for each namespace, each with a Secret of its own.

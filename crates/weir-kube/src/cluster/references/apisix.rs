@@ -1,5 +1,7 @@
 //! The Secrets that objects of the APISIX ingress controller refer to.
 
+use std::collections::BTreeSet;
+
 use super::super::WatchScope;
 use crate::objects::apisix::{ApisixPlugin, ApisixSecretReference};
 use crate::objects::core::SECRET_OF_PLUGINS;
@@ -30,8 +32,6 @@ pub(super) fn all(world: &World) -> Vec<(WatchScope, ObjectRef)> {
         references.for_each(|reference| {
             found.add(&**consumer, reference.namespace.as_deref().unwrap_or_default(), &reference.name);
         });
-    }
-    for tls in world.apisix_tls.values() {
         found.of_plugins(&**consumer, &consumer.spec.plugins);
     }
     for plugins in world.extension_plugins.values() {
@@ -43,6 +43,8 @@ pub(super) fn all(world: &World) -> Vec<(WatchScope, ObjectRef)> {
     for proxy in world.gateway_proxies.values() {
         let enabled = proxy.spec.plugins.iter().filter(|plugin| plugin.enabled);
         found.of_names(&**proxy, enabled.map(|plugin| &plugin.secret_ref));
+    }
+    for tls in world.apisix_tls.values() {
         let authority = tls.spec.client.iter().map(|client| &client.ca_secret);
         [&tls.spec.secret].into_iter().chain(authority).for_each(|reference| found.of_reference(&**tls, reference));
     }
@@ -52,6 +54,42 @@ pub(super) fn all(world: &World) -> Vec<(WatchScope, ObjectRef)> {
         secrets.for_each(|reference| found.of_reference(&**upstream, reference));
     }
     found.all
+}
+
+/// The objects whose options may have values of Secrets, at any place: what a node says of them may quote one.
+pub(in super::super) fn with_secret_options(world: &World) -> BTreeSet<ObjectRef> {
+    fn refers<'p>(plugins: impl IntoIterator<Item = &'p ApisixPlugin>) -> bool {
+        plugins.into_iter().any(|plugin| plugin.enable && !plugin.secret_ref.is_empty())
+    }
+    let mut found = BTreeSet::new();
+    for route in world.apisix_routes.values() {
+        let http = &route.spec.http;
+        let own = http.iter().flat_map(|rule| &rule.plugins);
+        let of_streams = route.spec.stream.iter().flat_map(|rule| &rule.plugins);
+        // The plugins of an ApisixPluginConfig are a part of the routes that name it.
+        if refers(own.chain(of_streams)) || http.iter().any(|rule| !rule.plugin_config_name.is_empty()) {
+            found.insert(ObjectRef::of(&**route));
+        }
+    }
+    let configs = world.apisix_plugin_configs.values().filter(|config| refers(&config.spec.plugins));
+    found.extend(configs.map(|config| ObjectRef::of(&**config)));
+    let rules = world.apisix_global_rules.values().filter(|rule| refers(&rule.spec.plugins));
+    found.extend(rules.map(|rule| ObjectRef::of(&**rule)));
+    found.extend(world.apisix_consumers.values().map(|consumer| ObjectRef::of(&**consumer)));
+    found.extend(world.gateway_consumers.values().map(|consumer| ObjectRef::of(&**consumer)));
+    let proxies = world.gateway_proxies.values();
+    let proxies = proxies.filter(|proxy| proxy.spec.plugins.iter().any(|plugin| !plugin.secret_ref.is_empty()));
+    found.extend(proxies.map(|proxy| ObjectRef::of(&**proxy)));
+    // The plugins of others become those of routes.
+    let lists = world.extension_plugins.iter().map(|(name, object)| (name, &object.spec.plugins));
+    let lists = lists.chain(world.l4_route_policies.iter().map(|(name, object)| (name, &object.spec.plugins)));
+    let secretive = lists.filter(|(_, plugins)| plugins.iter().any(|plugin| !plugin.secret_ref.is_empty()));
+    let namespaces: BTreeSet<&str> = secretive.map(|(name, _)| &*name.namespace).collect();
+    for &kind in Kind::ALL.iter().filter(|kind| kind.is_route() && !namespaces.is_empty()) {
+        let names = world.names(kind).into_iter().filter(|name| namespaces.contains(&*name.namespace));
+        found.extend(names.map(|ObjectName { namespace, name }| ObjectRef { kind, namespace, name }));
+    }
+    found
 }
 
 struct ReferredSecrets<'w> {
