@@ -7,7 +7,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use weir_kube::objects::Kind;
-use weir_testkit::{Authority, DEADLINE, NetworkSide, Program, SplitNetwork, TempDir, eventually, skipped};
+use weir_testkit::{
+    Authority, Client, DEADLINE, NetworkSide, Program, SplitNetwork, TempDir, TlsClient, eventually, skipped,
+};
 
 /// The token of the administrator.
 const ADMIN: &str = "an-administrator";
@@ -157,13 +159,41 @@ impl ControlPlane {
         assert_eq!(status, 201, "{answer}");
     }
 
+    /// Creates many objects over one connection, in their order.
+    #[track_caller]
+    pub(crate) fn create_all(&self, objects: impl IntoIterator<Item = Value>) {
+        let mut client = self.connect();
+        for object in objects {
+            let (path, text) = (collection(&object), object.to_string());
+            let answer = client.ask(written("POST", &path, "application/json", &text)).expect("the API server answers");
+            assert_eq!(answer.status, 201, "{path}: {}", answer.text());
+        }
+    }
+
+    /// A connection of the administrator: other requests start a process each.
+    pub(crate) fn connect(&self) -> Client {
+        let server = SplitNetwork::address(NetworkSide::Right);
+        let address = format!("{server}:6443").parse().expect("an address");
+        let tls = TlsClient::trusting(Authority::of_tests());
+        self.beside(|| Client::connect_tls(address, &tls, server)).expect("the API server takes connections")
+    }
+
     /// Creates an object, or changes it, by server-side apply.
     #[track_caller]
     pub(crate) fn apply(&self, object: &Value) {
+        let (status, answer) = self.try_apply(object);
+        assert!(
+            matches!(status, 200 | 201),
+            "{} {}: {status}: {answer}",
+            collection(object),
+            object["metadata"]["name"]
+        );
+    }
+
+    fn try_apply(&self, object: &Value) -> (u16, String) {
         let name = object["metadata"]["name"].as_str().expect("objects have names");
         let path = format!("{}/{name}?fieldManager=tests&fieldValidation=Strict", collection(object));
-        let (status, answer) = self.send("PATCH", &path, "application/apply-patch+yaml", Some(&object.to_string()));
-        assert!(matches!(status, 200 | 201), "{path}: {status}: {answer}");
+        self.send("PATCH", &path, "application/apply-patch+yaml", Some(&object.to_string()))
     }
 
     /// Changes fields of an object.
@@ -248,23 +278,104 @@ impl ControlPlane {
         write_kubeconfig(&self.directory, "kubeconfig", answer["status"]["token"].as_str().expect("a token"));
     }
 
+    /// Installs the definitions of the kinds of the APISIX ingress controller, and waits until they are served.
+    #[track_caller]
+    pub(crate) fn define_apisix(&self) {
+        let definitions = apisix_definitions();
+        definitions.iter().for_each(|definition| self.apply(definition));
+        for definition in &definitions {
+            self.wait_established(definition["metadata"]["name"].as_str().expect("it has a name"));
+        }
+    }
+
+    /// What the API server answers when the definition of a kind is applied.
+    pub(crate) fn try_define_apisix(&self, kind: &str) -> (u16, String) {
+        let definitions = apisix_definitions();
+        let definition = definitions.iter().find(|one| one["spec"]["names"]["kind"] == kind).expect("it is there");
+        self.try_apply(definition)
+    }
+
+    /// Waits until a definition is served, which it is if its schema is structural.
+    #[track_caller]
+    pub(crate) fn wait_established(&self, name: &str) {
+        let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}");
+        eventually(&format!("{name} is served"), DEADLINE * 3, || {
+            let conditions = self.get(&path)["status"]["conditions"].clone();
+            let is = |kind: &str| {
+                let mut all = conditions.as_array().into_iter().flatten();
+                all.any(|condition| condition["type"] == kind && condition["status"] == "True")
+            };
+            assert!(!is("NonStructuralSchema"), "{name}: {conditions}");
+            is("Established")
+        });
+        // It can be established before its objects are taken.
+        let spec = self.get(&path)["spec"].clone();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let [group, version, plural] =
+            [&spec["group"], &spec["versions"][0]["name"], &spec["names"]["plural"]].map(text);
+        eventually(&format!("{plural} are listed"), DEADLINE * 3, || {
+            self.ask("GET", &format!("/apis/{group}/{version}/{plural}"), None).0 == 200
+        });
+    }
+
+    /// Adds the rights for `adopt_apisix`, which the chart gives only with that setting.
+    pub(crate) fn grant_apisix(&self) {
+        let kinds = || Kind::ALL.iter().filter(|kind| kind.is_of_apisix()).map(|kind| kind.plural());
+        let statuses: Vec<String> = kinds().map(|plural| format!("{plural}/status")).collect();
+        let rule = |resources: Value, verbs: &[&str]| json!({ "apiGroups": ["apisix.apache.org"], "resources": resources, "verbs": verbs });
+        let read = rule(json!(kinds().collect::<Vec<_>>()), &["get", "list", "watch"]);
+        self.grant("weir-apisix", json!([read, rule(json!(statuses), &["patch"])]));
+    }
+
     /// Adds the rights for `gateway_services`, which the chart gives only with that setting.
     pub(crate) fn grant_services(&self) {
         let rule = |group: &str, resource: &str| json!({ "apiGroups": [group], "resources": [resource], "verbs": ["create", "patch"] });
+        self.grant("weir-services", json!([rule("", "services"), rule("discovery.k8s.io", "endpointslices")]));
+    }
+
+    /// Gives the node further rights.
+    fn grant(&self, name: &str, rules: Value) {
         self.apply(&json!({
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "ClusterRole",
-            "metadata": { "name": "weir-services" },
-            "rules": [rule("", "services"), rule("discovery.k8s.io", "endpointslices")],
+            "metadata": { "name": name },
+            "rules": rules,
         }));
         self.apply(&json!({
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "ClusterRoleBinding",
-            "metadata": { "name": "weir-services" },
-            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "weir-services" },
+            "metadata": { "name": name },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name },
             "subjects": [{ "kind": "ServiceAccount", "name": "weir", "namespace": NAMESPACE }],
         }));
     }
+}
+
+/// Changes the fields of an object that this one has.
+#[track_caller]
+pub(crate) fn replace(client: &mut Client, object: &Value) {
+    let name = object["metadata"]["name"].as_str().expect("objects have names");
+    let (path, text) = (format!("{}/{name}", collection(object)), object.to_string());
+    let answer = client.ask(written("PATCH", &path, "application/merge-patch+json", &text));
+    let answer = answer.expect("the API server answers");
+    assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+}
+
+/// A request of the administrator.
+fn written(method: &str, path: &str, kind: &str, body: &str) -> String {
+    format!(
+        "{method} {path} HTTP/1.1\r\nHost: kubernetes\r\nAuthorization: Bearer {ADMIN}\r\nContent-Type: {kind}\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// The definitions of the kinds of the APISIX ingress controller.
+fn apisix_definitions() -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes/apisix.apache.org.yaml");
+    let text = fs::read_to_string(path).expect("it is there");
+    let all: Vec<Value> = serde_saphyr::from_multiple(&text).expect("manifests are YAML");
+    all.into_iter().filter(|definition| !definition.is_null()).collect()
 }
 
 /// Where the API server has the objects of an object's kind and namespace.

@@ -4,6 +4,7 @@
 //! figures: `WEIR_TEST_FULL=1 cargo test --release --workspace --test kubernetes figures -- --nocapture`. `WEIR_TEST_BINARY` names another
 //! binary of the gateway.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -11,15 +12,16 @@ use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, TempDir, eventuall
 
 use crate::edge::weir;
 use crate::objects::{gateway, route, service};
+use crate::pulling::{MutualTrust, RunningController, pulling};
 use crate::stand_in::StandIn;
 
 /// As long as it takes in the worst case.
-const PATIENCE: Duration = Duration::from_secs(300);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 /// The bounds, with 10,000 routes.
-const START: Duration = Duration::from_secs(5);
-const ENDPOINT: Duration = Duration::from_millis(50);
-const ROUTE: Duration = Duration::from_millis(200);
-const MEMORY_MIB: u64 = 150;
+pub(crate) const START: Duration = Duration::from_secs(5);
+pub(crate) const ENDPOINT: Duration = Duration::from_millis(50);
+pub(crate) const ROUTE: Duration = Duration::from_millis(200);
+pub(crate) const MEMORY_MIB: u64 = 150;
 /// The most that Secrets to which nothing refers may add.
 const SECRETS_MIB: u64 = 5;
 /// Writes are counted for as long as the Lease is renewed so many times, each two seconds after the one before.
@@ -48,34 +50,41 @@ fn large(count: usize, endpoint: &Origin, port: u16) -> StandIn {
     cluster
 }
 
-fn text(client: &mut Client, path: &str) -> String {
+pub(crate) fn text(client: &mut Client, path: &str) -> String {
     client.get(path).map(|answer| format!("{} {}", answer.status, answer.text())).unwrap_or_default()
 }
 
-/// How long it takes until a change is served, for each of these changes.
-fn times(
-    client: &mut Client,
+/// How long it takes until a change is served on all of these connections, for each of these changes.
+pub(crate) fn times(
+    clients: &mut [Client],
     path: &str,
     changes: impl Iterator<Item = (Value, &'static str)>,
-    cluster: &StandIn,
+    apply: impl Fn(Value),
 ) -> Vec<Duration> {
-    let time = |(object, expected): (Value, &str)| {
+    let mut time = |(object, expected): (Value, &str)| {
         let start = Instant::now();
-        cluster.apply([object]);
-        while !text(client, path).starts_with(expected) {
-            assert!(start.elapsed() < PATIENCE, "{path} is never answered with {expected}");
+        apply(object);
+        for client in &mut *clients {
+            while !text(client, path).starts_with(expected) {
+                assert!(start.elapsed() < PATIENCE, "{path} is never answered with {expected}");
+            }
         }
         start.elapsed()
     };
-    changes.map(time).collect()
+    changes.map(&mut time).collect()
+}
+
+/// So many connections that each worker has some.
+pub(crate) fn connections(address: SocketAddr) -> Vec<Client> {
+    (0..8).map(|_| Client::connect(address)).collect()
 }
 
 /// Figures beyond their bounds.
 #[derive(Default)]
-struct Missed(Vec<String>);
+pub(crate) struct Missed(Vec<String>);
 
 impl Missed {
-    fn check<T: PartialOrd + std::fmt::Debug>(&mut self, what: &str, figure: T, most: T) {
+    pub(crate) fn check<T: PartialOrd + std::fmt::Debug>(&mut self, what: &str, figure: T, most: T) {
         println!("{what}: {figure:?}, at most {most:?}");
         if figure > most {
             self.0.push(format!("{what}: {figure:?} is more than {most:?}"));
@@ -83,11 +92,11 @@ impl Missed {
     }
 
     /// Fails if bounds are asserted, and some figure is beyond its one.
-    fn assert_none(self) {
+    pub(crate) fn assert_none(self) {
         assert!(!are_bounds_asserted() || self.0.is_empty(), "{:#?}", self.0);
     }
 
-    fn check_times(&mut self, what: &str, times: &[Duration], most: Duration) {
+    pub(crate) fn check_times(&mut self, what: &str, times: &[Duration], most: Duration) {
         println!("{what}: p50 {:?} of {}", quantile(times, 0.5), times.len());
         self.check(&format!("{what}, p99"), quantile(times, 0.99), most);
     }
@@ -124,18 +133,20 @@ fn changes_are_served_soon_in_a_large_cluster() {
     eventually("all statuses are written", PATIENCE, || cluster.objects().write_count() >= routes);
     println!("statuses of {routes} routes: {:?} more", begun.elapsed());
 
-    let client = &mut Client::connect(address);
+    let mut clients = connections(address);
+    let clients = &mut *clients;
+    let apply = |object| cluster.apply([object]);
     let slice = |number: usize| {
         let (origin, expected) = if number.is_multiple_of(2) { (&second, "200 second") } else { (&first, "200 first") };
         let [_, slice] = service("app-1", origin.addr());
         (slice, expected)
     };
-    missed.check_times("EndpointSlice", &times(client, "/app-1", (0..changes).map(slice), &cluster), ENDPOINT);
+    missed.check_times("EndpointSlice", &times(clients, "/app-1", (0..changes).map(slice), apply), ENDPOINT);
     let moved = |number: usize| match number % 2 {
         0 => (route("app-2", "/elsewhere"), "404"),
         _ => (route("app-2", "/app-2"), "200"),
     };
-    missed.check_times("HTTPRoute", &times(client, "/app-2", (0..changes).map(moved), &cluster), ROUTE);
+    missed.check_times("HTTPRoute", &times(clients, "/app-2", (0..changes).map(moved), apply), ROUTE);
     missed.check(&format!("memory in MiB after {} changes", 2 * changes), memory(&node), MEMORY_MIB);
 
     eventually("the last statuses are written", PATIENCE, || writes_in_a_while(&cluster) == 0);
@@ -152,7 +163,7 @@ fn writes_in_a_while(cluster: &StandIn) -> usize {
 
 #[test]
 fn secrets_to_which_nothing_refers_cost_nothing() {
-    let count = scaled(20, 400);
+    let count = scaled(20, 4_000);
     let first = Origin::serving(|_| Answer::ok("first"));
     let port = free_port();
     let memory_with = |secrets: usize| {
@@ -166,6 +177,8 @@ fn secrets_to_which_nothing_refers_cost_nothing() {
                 "metadata": { "name": format!("release-{number}"), "namespace": "shop" },
                 "data": release,
             })]);
+            // No watch is to see them.
+            cluster.objects().forget_history();
         }
         let node = weir().start(&format!("{}resource_listeners: [\":{port}\"]\n", cluster.node("")));
         let address = ([127, 0, 0, 1], port).into();
@@ -177,4 +190,73 @@ fn secrets_to_which_nothing_refers_cost_nothing() {
     let (without, with) = (memory_with(0), memory_with(count));
     println!("{count} Secrets of 500 kB: {with} MiB, without them {without} MiB");
     assert!(with <= without + SECRETS_MIB, "{with} MiB, and {without} MiB without {count} Secrets");
+}
+
+/// A controller alone, and a node that pulls from it.
+#[test]
+fn a_controller_of_a_large_cluster_is_small_and_its_nodes_watch_nothing() {
+    let routes = scaled(100, 10_000);
+    let first = Origin::serving(|_| Answer::ok("first"));
+    let cluster = large(routes, &first, free_port());
+    let trust = MutualTrust::new();
+    let start = Instant::now();
+    let controller = RunningController::start(&cluster, &trust, "");
+    eventually("the controller is ready", PATIENCE, || controller.is_ready());
+    let mut missed = Missed::default();
+    missed.check(&format!("start to {routes} routes of the controller"), start.elapsed(), START);
+    let watches = cluster.watches();
+    let start = Instant::now();
+    let edge = pulling(&cluster, &trust, &[&controller]);
+    let last = format!("/app-{}", routes - 1);
+    eventually("the last route is served", PATIENCE, || edge.get(&last).status == 200);
+    println!("start to {routes} routes of the node: {:?}", start.elapsed());
+    eventually("all statuses are written", PATIENCE, || cluster.objects().write_count() >= routes);
+    missed.check("memory of the controller in MiB", controller.memory() >> 20, MEMORY_MIB);
+    missed.check("memory of the node in MiB", memory(&edge.node), MEMORY_MIB);
+    // The controller may have opened one anew, when its time was over.
+    let again = cluster.watches() - watches;
+    assert!(again == 0 || start.elapsed() > Duration::from_secs(60), "{again} watches of a node");
+    missed.assert_none();
+}
+
+/// The share of the memory after the first cycle that the last one may have, in percent.
+const GROWTH: u64 = 120;
+
+#[test]
+fn routes_that_come_and_go_leave_no_memory() {
+    let (cycles, routes) = (scaled(3, 100), scaled(50, 1_000));
+    let first = Origin::serving(|_| Answer::ok("first"));
+    let port = free_port();
+    let cluster = large(10, &first, port);
+    let settings = cluster.node(", publish_addresses: [\"203.0.113.7\"]");
+    let node = weir().start(&format!("{settings}resource_listeners: [\":{port}\"]\nworker_processes: 2\n"));
+    let answers = |path: &str| {
+        let client = Client::try_connect(([127, 0, 0, 1], port).into());
+        client.map(|mut client| text(&mut client, path)).unwrap_or_default()
+    };
+    let name = |number: usize| format!("brief-{number}");
+    let last = format!("/{}", name(routes - 1));
+    let mut memories = Vec::new();
+    let start = Instant::now();
+    for _ in 0..cycles {
+        for number in 0..routes {
+            cluster.apply([route(&name(number), &format!("/{}", name(number)))]);
+            cluster.apply(service(&name(number), first.addr()));
+        }
+        eventually("they are served", PATIENCE, || answers(&last) == "200 first");
+        for number in 0..routes {
+            cluster.objects().delete("httproutes", "shop", &name(number));
+            cluster.objects().delete("services", "shop", &name(number));
+            cluster.objects().delete("endpointslices", "shop", &format!("{}-1", name(number)));
+        }
+        eventually("they are gone", PATIENCE, || answers(&last).starts_with("404"));
+        assert_eq!(answers("/app-1"), "200 first", "the others are served");
+        memories.push(memory(&node));
+        // Watches that have not seen all begin anew.
+        cluster.objects().forget_history();
+    }
+    println!("{cycles} cycles of {routes} routes in {:?}, memory in MiB: {memories:?}", start.elapsed());
+    let mut missed = Missed::default();
+    missed.check("memory in MiB after the last cycle", memories[cycles - 1], memories[0] * GROWTH / 100);
+    missed.assert_none();
 }

@@ -21,7 +21,7 @@ const SECRETS: &str = "/api/v1/namespaces/shop/secrets";
 const PORT: u16 = 8080;
 
 /// Answers each connection with a name, on the side of the node. It ends with the test's process.
-fn endpoint(plane: &ControlPlane, name: &'static str) -> u16 {
+pub(crate) fn endpoint(plane: &ControlPlane, name: &'static str) -> u16 {
     let listener = plane.beside(|| TcpListener::bind("0.0.0.0:0")).expect("there are free ports");
     let port = listener.local_addr().expect("it is bound").port();
     std::thread::spawn(move || {

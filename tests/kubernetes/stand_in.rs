@@ -77,6 +77,12 @@ impl StandIn {
         targets.iter().filter(|target| target.contains(&format!("/{plural}"))).count()
     }
 
+    /// How many watches have been opened.
+    pub(crate) fn watches(&self) -> usize {
+        let targets = self.origin.as_ref().map(Origin::targets).unwrap_or_default();
+        targets.iter().filter(|target| target.contains("watch=")).count()
+    }
+
     /// Answers all requests with this status, and ends all watches. 0 ends that.
     pub(crate) fn refuse(&self, status: u16) {
         self.shared.fault.store(status, Ordering::Release);
