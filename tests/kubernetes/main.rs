@@ -1,7 +1,7 @@
 //! A node whose resources are the objects of a Kubernetes cluster.
 //!
 //! The cluster of most tests is a stand-in (`stand_in`): objects, lists, watches, statuses, Leases and Events over HTTP, and faults on
-//! request. It neither validates objects nor runs pods. `real` and `definition` have a real API server (`control_plane`), which
+//! request. It neither validates objects nor runs pods. `real`, `real_apisix`, `real_figures` and `definition` have a real API server (`control_plane`), which
 //! `scripts/kubernetes` builds, and `conformance` and `rollouts` have pods too.
 
 mod apisix;
@@ -22,6 +22,8 @@ mod objects;
 mod policies;
 mod pulling;
 mod real;
+mod real_apisix;
+mod real_figures;
 mod rollouts;
 mod stand_in;
 mod statuses;
