@@ -2,8 +2,11 @@
 
 mod plugins;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use serde_json::{Value, json};
-use weir_kube::{KubeOptions, ResourceList, Translation, World, translate};
+use weir_kube::{KubeOptions, PolicyPlugins, ResourceList, Translation, World, translate};
 
 const CLASSES: &str = "
 { apiVersion: networking.k8s.io/v1, kind: IngressClass, metadata: { name: apisix }, spec: { controller: apisix.apache.org/apisix-ingress-controller } }
@@ -304,4 +307,166 @@ fn connections_of_others_are_not_taken_by_rules_for_streams() {
     let routes = all(&translation, ResourceList::StreamRoutes);
     assert_eq!(routes.iter().map(|(id, _)| &**id).collect::<Vec<_>>(), ["apisixroute_tcp_shop_r_a"]);
     assert_eq!(told(&translation, "ApisixRoute evil/r", "Accepted").0, "Conflicted");
+}
+
+#[test]
+fn rules_for_streams_take_no_part_of_an_older_name_of_another_namespace() {
+    let rule = |name: &str, host: &str| stream(name, json!({ "match": { "ingressPort": 9100, "host": host } }));
+    let ids = |translation: &Translation| -> Vec<String> {
+        let routes = all(translation, ResourceList::StreamRoutes);
+        routes.into_iter().map(|(id, _)| id).collect()
+    };
+    for (older, newer) in [("", "db.bank.example"), ("", "*.example"), ("*.example", "db.bank.example")] {
+        let newer = json!([rule("n", newer)]);
+        let older = streams("shop/r", 1, json!([rule("o", older)]));
+        let translation = of(&[older.clone(), streams("evil/r", 2, newer.clone())]);
+        assert_eq!(ids(&translation), ["apisixroute_tcp_shop_r_o"], "{older} {newer}");
+        let (reason, message) = told(&translation, "ApisixRoute evil/r", "Accepted");
+        assert!(reason == "Conflicted" && message.contains("a rule that comes first has port 9100"), "{message}");
+        // A namespace may tell its own connections apart.
+        let own = of(&[older, streams("shop/s", 2, newer)]);
+        assert_eq!(ids(&own).len(), 2);
+    }
+    // What is wider takes what is left, and names beside each other take nothing from one another.
+    for (older, newer) in [("db.bank.example", ""), ("a.example", "b.example"), ("*.a.example", "a.example")] {
+        let older = streams("shop/r", 1, json!([rule("o", older)]));
+        let translation = of(&[older, streams("other/r", 2, json!([rule("n", newer)]))]);
+        assert_eq!(ids(&translation).len(), 2);
+    }
+}
+
+#[test]
+fn only_listeners_that_are_opened_keep_their_port_from_rules_for_streams() {
+    let reason = |addresses: Value| {
+        let class = json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
+            "metadata": { "name": "weir" }, "spec": { "controllerName": "weir.dev/gateway-controller" },
+        });
+        let listener = json!({ "name": "all", "port": 9200, "protocol": "TCP" });
+        let gateway = json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": { "name": "edge", "namespace": "infra" },
+            "spec": { "gatewayClassName": "weir", "addresses": addresses, "listeners": [listener] },
+        });
+        let rule = stream("a", json!({ "match": { "ingressPort": 9200 } }));
+        told(&of(&[class, gateway, streams("shop/r", 1, json!([rule]))]), "ApisixRoute shop/r", "Accepted").0
+    };
+    assert_eq!(reason(json!([])), "Conflicted");
+    // Nothing listens for a Gateway with an address of an unknown type.
+    assert_eq!(reason(json!([{ "type": "example.com/odd", "value": "a" }])), "Accepted");
+}
+
+#[test]
+fn settings_of_upstreams_that_read_requests_are_refused_for_streams() {
+    for (settings, place) in [
+        (json!({ "loadbalancer": { "type": "chash", "hashOn": "header", "key": "a" } }), "loadbalancer.hashOn"),
+        (json!({ "loadbalancer": { "type": "chash", "hashOn": "cookie", "key": "a" } }), "loadbalancer.hashOn"),
+        (json!({ "loadbalancer": { "type": "chash", "hashOn": "consumer" } }), "loadbalancer.hashOn"),
+        (json!({ "healthCheck": { "active": { "type": "http", "httpPath": "/" } } }), "healthCheck.active.type"),
+    ] {
+        let upstream = object("ApisixUpstream", "shop/web", 1, settings.clone());
+        let translation = of(&[upstream, streams("shop/r", 1, json!([stream("a", json!({}))]))]);
+        let (reason, message) = told(&translation, "ApisixRoute shop/r", "ResolvedRefs");
+        assert!(reason == "RefNotUsable" && message.contains(place), "{settings}: {reason}: {message}");
+        let routes = all(&translation, ResourceList::StreamRoutes);
+        assert_eq!(routes[0].1["upstream"]["nodes"], json!([]), "{settings}");
+    }
+}
+
+/// A TCPRoute with two rules, and an L4RoutePolicy for one of them.
+fn policy_for(rule: &str, plugins: Value) -> Vec<Value> {
+    let gateway_api = "gateway.networking.k8s.io/v1";
+    let backends = json!([{ "name": "web", "port": 80 }]);
+    vec![
+        json!({ "apiVersion": gateway_api, "kind": "GatewayClass", "metadata": { "name": "weir" },
+                "spec": { "controllerName": "weir.dev/gateway-controller" } }),
+        json!({ "apiVersion": gateway_api, "kind": "Gateway", "metadata": { "name": "edge", "namespace": "shop" },
+                "spec": { "gatewayClassName": "weir", "listeners": [{ "name": "all", "port": 9200, "protocol": "TCP" }] } }),
+        json!({ "apiVersion": "gateway.networking.k8s.io/v1alpha2", "kind": "TCPRoute",
+                "metadata": { "name": "lines", "namespace": "shop" },
+                "spec": { "parentRefs": [{ "name": "edge" }],
+                          "rules": [{ "name": "first", "backendRefs": backends }, { "name": "second", "backendRefs": backends }] } }),
+        json!({ "apiVersion": "apisix.apache.org/v1alpha1", "kind": "L4RoutePolicy",
+                "metadata": { "name": "p", "namespace": "shop" },
+                "spec": { "plugins": plugins, "targetRefs": [
+                    { "group": "gateway.networking.k8s.io", "kind": "TCPRoute", "name": "lines", "sectionName": rule }] } }),
+    ]
+}
+
+/// The message of the condition of an L4RoutePolicy for its target.
+fn policy_told(translation: &Translation) -> (String, String) {
+    let status = translation.statuses.iter().find(|status| status.object.to_string() == "L4RoutePolicy shop/p");
+    let condition = status.expect("it has a status").status["ancestors"][0]["conditions"][0].clone();
+    let text = |key: &str| condition[key].as_str().unwrap_or_default().to_owned();
+    (text("reason"), text("message"))
+}
+
+#[test]
+fn policies_for_rules_of_streams_that_are_not_served_are_not_accepted() {
+    let allowed = json!([{ "name": "ip-restriction", "config": {} }]);
+    assert_eq!(policy_told(&of(&policy_for("first", allowed.clone()))).0, "Accepted");
+    let (reason, message) = policy_told(&of(&policy_for("second", allowed)));
+    assert!(reason == "Invalid" && message.contains("only the first rule"), "{reason}: {message}");
+}
+
+#[test]
+fn secret_refs_without_a_name_close_what_the_plugin_is_for() {
+    let nameless = json!([{ "name": "ip-restriction", "config": {}, "secretRef": {} }]);
+    let translation = of(&policy_for("first", nameless));
+    let (reason, message) = policy_told(&translation);
+    let wanted = "plugin ip-restriction: secretRef: names no Secret of the namespace by `name`";
+    assert!(reason == "Invalid" && message.starts_with(wanted), "{reason}: {message}");
+    let routes = all(&translation, ResourceList::StreamRoutes);
+    assert_eq!(routes[0].1["upstream"]["nodes"], json!([]));
+}
+
+/// Counts checks.
+#[derive(Debug)]
+struct CountingPlugins(Arc<dyn PolicyPlugins>, AtomicUsize);
+
+impl PolicyPlugins for CountingPlugins {
+    fn check(&self, plugin: &str, written: &Value, options: &Value) -> Result<usize, String> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.check(plugin, written, options)
+    }
+
+    fn check_of_apisix(&self, plugin: &str, written: &Value, options: &Value) -> Result<usize, String> {
+        self.check(plugin, written, options)
+    }
+
+    fn credential(&self, plugin: &str, options: &Value) -> Result<String, String> {
+        self.0.credential(plugin, options)
+    }
+
+    fn check_enabled(&self, plugin: &str) -> Result<(), String> {
+        self.0.check_enabled(plugin)
+    }
+
+    fn protects(&self, plugin: &str) -> bool {
+        self.0.protects(plugin)
+    }
+
+    fn works_on_streams(&self, plugin: &str) -> bool {
+        self.0.works_on_streams(plugin)
+    }
+}
+
+#[test]
+fn checks_of_plugin_lists_end_where_there_is_no_room_for_expressions() {
+    let list = |number: usize, plugins: Value| {
+        json!({ "apiVersion": "apisix.apache.org/v1alpha1", "kind": "PluginConfig",
+                "metadata": { "name": format!("l{number}"), "namespace": "shop" }, "spec": { "plugins": plugins } })
+    };
+    let checks = |lists: Vec<Value>| {
+        let written = lists.iter().map(|object| format!("\n---\n{object}"));
+        let manifests = World::from_manifests(&format!("{CLASSES}{}", written.collect::<String>())).expect("manifests");
+        let counting = Arc::new(CountingPlugins(plugins::options().plugins, AtomicUsize::new(0)));
+        let options = KubeOptions { adopt_apisix: true, plugins: counting.clone(), ..KubeOptions::default() };
+        translate(&manifests.world, &options);
+        counting.1.load(Ordering::Relaxed)
+    };
+    let large = |number: usize| json!({ "name": format!("p{number}"), "config": { "expressions": 8 << 20 } });
+    assert_eq!(checks(vec![list(0, (0..200).map(large).collect())]), 2);
+    let refused = |number: usize| list(number, json!([{ "name": "none" }]));
+    assert_eq!(checks((0..300).map(refused).collect()), 256);
 }

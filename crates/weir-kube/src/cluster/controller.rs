@@ -10,7 +10,7 @@ use tokio::time::sleep_until;
 
 use super::election::{self, ElectionSettings, Leadership, Tenure};
 use super::follower::{ScopeFollower, Told};
-use super::references::{References, with_secret_options};
+use super::references::{References, may_quote_secret};
 use super::seen::{SeenChange, SeenCluster, SeenObject};
 use super::status_writer::{StatusBoard, StatusWriter, WantedChanges, bounded};
 use super::{Cluster, ScopeEvent, WatchScope};
@@ -30,7 +30,8 @@ const MOST_TOLD: usize = 1_024;
 const MOST_UNSERVED: usize = 4;
 
 /// What an Event tells of an object with options from Secrets, of which a problem may quote one.
-const IN_THE_LOG: &str = "the log of the node says why, since the reason may quote a value from a Secret";
+const IN_THE_LOG: &str =
+    "the log of the node may say why; the reason may quote a value from a Secret, so it is not told here";
 
 /// The kinds of objects that refer to what is watched by name.
 fn refers(kind: Kind) -> bool {
@@ -280,6 +281,7 @@ impl Following {
         self.translator.translate(&self.seen.world, &changes, &mut passing);
         let mut wanted = passing.wanted;
         wanted.set_others(&self.translator, objects);
+        wanted.changed = changes.objects;
         self.unserved.push_back((self.sink.publish(), wanted));
         if self.unserved.len() > MOST_UNSERVED {
             let (Some((_, older)), Some((_, next))) =
@@ -317,15 +319,13 @@ impl Following {
             all
         });
         let Some(mut wanted) = joined else { return };
-        let secretive = match self.state.set_aside.is_empty() {
-            true => BTreeSet::new(),
-            false => with_secret_options(&self.seen.world),
-        };
+        let unserved = self.unserved.iter().map(|(_, later)| &later.changed);
+        let later: Vec<&BTreeSet<ObjectRef>> = unserved.chain([&self.seen.changes.objects]).collect();
         let set_aside = self.state.set_aside.iter().filter_map(|(resource, problem)| {
             // A policy says it in its status.
             let object = self.translator.origin(resource).filter(|object| object.kind != Kind::WeirPolicy)?;
             let uid = self.seen.objects.get(&object)?.uid.to_string();
-            let problem = if secretive.contains(&object) { IN_THE_LOG } else { &**problem };
+            let problem = if may_quote_secret(&self.seen.world, &object, &later) { IN_THE_LOG } else { &**problem };
             let message = format!("is not served as it is: {problem}");
             let reason = "NotServed".to_owned();
             Some((ObjectEvent { object, kind: EventKind::Warning, reason, message }, uid))

@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ScopePart, WatchScope};
 use crate::objects::gateway::FrontendTlsConfig;
-use crate::objects::meta::ObjectReference;
+use crate::objects::meta::{ObjectMeta, ObjectReference};
 use crate::objects::{Kind, ObjectRef};
 use crate::translation::{EventKind, ObjectEvent};
 use crate::world::World;
 
-pub(super) use self::apisix::with_secret_options;
+pub(super) use self::apisix::may_quote_secret;
 
 /// The most objects that are watched by name: each is a request that stays open.
 const MOST_REFERENCES: usize = 1_024;
@@ -98,9 +98,8 @@ fn all(world: &World) -> Vec<(WatchScope, ObjectRef)> {
         found.extend(scopes.map(|scope| (scope, ObjectRef::of(&**gateway))));
     }
     for (name, ingress) in &world.ingresses {
-        let annotations = &ingress.metadata.annotations;
         let mut add = |keys: &[&str], kind| {
-            let values = keys.iter().filter_map(|key| annotations.get(&format!("{INGRESS_NGINX}{key}")));
+            let values = keys.iter().filter_map(|key| annotation(&ingress.metadata, key));
             let scopes = values.filter_map(|value| of_annotation(value, kind, &name.namespace));
             found.extend(scopes.map(|scope| (scope, ObjectRef::of(&**ingress))));
         };
@@ -109,6 +108,10 @@ fn all(world: &World) -> Vec<(WatchScope, ObjectRef)> {
     }
     found.extend(apisix::all(world));
     found
+}
+
+fn annotation<'m>(metadata: &'m ObjectMeta, key: &str) -> Option<&'m String> {
+    metadata.annotations.get(&format!("{INGRESS_NGINX}{key}"))
 }
 
 fn of_reference(reference: &ObjectReference, beside: &str) -> Option<WatchScope> {
@@ -178,13 +181,46 @@ mod tests {
         put(Kind::ApisixRoute, "plain", "shop", rule(json!({ "name": "cors" })));
         put(Kind::ApisixRoute, "shared", "shop", json!({ "http": [{ "plugin_config_name": "c" }] }));
         let plugins = json!({ "plugins": [{ "name": "cors", "secretRef": { "name": "s" } }] });
-        put(Kind::L4RoutePolicy, "policy", "lines", plugins.clone());
+        let mut policy = plugins.clone();
+        policy["targetRefs"] =
+            json!([{ "group": "gateway.networking.k8s.io", "kind": "TCPRoute", "name": "database" }]);
+        put(Kind::L4RoutePolicy, "policy", "lines", policy);
+        put(Kind::PluginConfig, "secretive", "shop", plugins);
+        for (name, list) in [("filtered", "secretive"), ("unfiltered", "plain")] {
+            let filter = json!({ "type": "ExtensionRef", "extensionRef": { "name": list } });
+            put(Kind::HTTPRoute, name, "shop", json!({ "rules": [{ "filters": [filter] }] }));
+        }
         put(Kind::PluginConfig, "plain", "shop", json!({ "plugins": [{ "name": "cors" }] }));
         for namespace in ["lines", "shop"] {
             put(Kind::TCPRoute, "database", namespace, json!({}));
         }
-        let found: Vec<String> = with_secret_options(&world).iter().map(ToString::to_string).collect();
-        assert_eq!(found, ["TCPRoute lines/database", "ApisixRoute shop/secret", "ApisixRoute shop/shared"]);
+        put(Kind::TCPRoute, "other", "lines", json!({}));
+        let annotations = json!({ "nginx.ingress.kubernetes.io/auth-secret": "s" });
+        let metadata = json!({ "name": "users", "namespace": "shop", "annotations": annotations });
+        world.put(Kind::Ingress.read(json!({ "metadata": metadata })).expect("an object"));
+        let all = Kind::ALL.iter().flat_map(|&kind| {
+            let names = world.names(kind).into_iter();
+            names.map(move |name| ObjectRef { kind, namespace: name.namespace, name: name.name })
+        });
+        let found: Vec<String> =
+            all.filter(|object| may_quote_secret(&world, object, &[])).map(|object| object.to_string()).collect();
+        let wanted = [
+            "HTTPRoute shop/filtered",
+            "TCPRoute lines/database",
+            "Ingress shop/users",
+            "ApisixRoute shop/secret",
+            "ApisixRoute shop/shared",
+        ];
+        assert_eq!(BTreeSet::from_iter(found.iter().map(|found| &**found)), BTreeSet::from(wanted));
+        // What has changed since the translation of which the node tells may have had values of Secrets in it.
+        let object = |kind, name: &str| ObjectRef { kind, namespace: "shop".to_owned(), name: name.to_owned() };
+        let plain = object(Kind::ApisixRoute, "plain");
+        assert!(may_quote_secret(&world, &plain, &[&BTreeSet::from([plain.clone()])]));
+        assert!(!may_quote_secret(&world, &plain, &[&BTreeSet::from([object(Kind::ApisixRoute, "secret")])]));
+        let database = object(Kind::TCPRoute, "database");
+        assert!(may_quote_secret(&world, &database, &[&BTreeSet::from([object(Kind::L4RoutePolicy, "gone")])]));
+        let gateway = object(Kind::Gateway, "edge");
+        assert!(!may_quote_secret(&world, &gateway, &[&BTreeSet::from([gateway.clone()])]));
         let watched = References::of(&world, &[]).watched;
         let scope = WatchScope::of_object;
         assert_eq!(watched, [scope(Kind::Secret, "shop", "s"), scope(Kind::Secret, "lines", "s")].into());

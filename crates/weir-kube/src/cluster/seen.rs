@@ -193,8 +193,9 @@ impl SeenCluster {
             Ok(read) => self.changes.put(&mut self.world, read),
             // What was read before stays: the server has accepted the object, so the mistake is Weir's.
             Err(error) => {
+                let error = without_value(&error.to_string());
                 tracing::warn!(%object, %error, "an object cannot be read, its last state stays in use");
-                self.unreadable.insert(object.clone(), without_values(&error.to_string()));
+                self.unreadable.insert(object.clone(), error);
             }
         }
         if is_same { SeenChange::Status(object) } else { SeenChange::Meaning }
@@ -215,11 +216,17 @@ fn reference(kind: Kind, name: &ObjectName) -> ObjectRef {
     ObjectRef { kind, namespace: name.namespace.clone(), name: name.name.clone() }
 }
 
-/// A message about a text that cannot be read, without what it quotes of the text: that may be a secret.
-fn without_values(message: &str) -> String {
-    match (message.find('"'), message.rfind('"')) {
-        (Some(begin), Some(end)) if begin < end => format!("{}…{}", &message[..begin], &message[end + 1..]),
-        _ => message.to_owned(),
+/// What is wrong with an object, without the value that is wrong: others than those who see the object may read it, and it may be a secret.
+/// Names of fields stay.
+fn without_value(problem: &str) -> String {
+    let (found, expected) = match problem.rfind(", expected ") {
+        Some(end) => problem.split_at(end),
+        None => (problem, ""),
+    };
+    let kind = &found[..found.find(['"', '`']).unwrap_or(found.len())];
+    match ["missing field ", "duplicate field ", "unknown field "].iter().any(|named| kind.ends_with(named)) {
+        true => problem.to_owned(),
+        false => format!("{}{expected}", kind.trim_end()),
     }
 }
 
@@ -254,6 +261,22 @@ mod tests {
             seen.take(scope, is(name, "1"));
         }
         seen.take(scope, Told::Event("v1", ScopeEvent::ListEnds));
+    }
+
+    #[test]
+    fn problems_of_objects_name_the_place_and_not_the_value() {
+        let consumer =
+            json!({ "metadata": { "name": "a" }, "spec": { "authParameter": { "keyAuth": "hunter2, expected" } } });
+        let read = |kind: Kind, value: Value| without_value(&kind.read(value).expect_err("it is faulty").to_string());
+        let told = read(Kind::ApisixConsumer, consumer);
+        assert!(
+            told.starts_with("ApisixConsumer a: spec.authParameter.keyAuth: invalid type: string, expected "),
+            "{told}"
+        );
+        let told = read(Kind::Service, json!({ "metadata": { "name": "a" }, "spec": { "ports": 17 } }));
+        assert_eq!(told, "Service a: spec.ports: invalid type: integer, expected a sequence");
+        let missing = "Service a: spec.ports[0]: missing field `port`";
+        assert_eq!(without_value(missing), missing);
     }
 
     #[test]

@@ -4,7 +4,7 @@ mod difference;
 mod events;
 mod owned;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -62,6 +62,8 @@ pub(super) struct WantedChanges {
     statuses: BTreeMap<ObjectRef, Option<WantedStatus>>,
     pub(super) events: Vec<KnownEvent>,
     owned: Vec<KnownOwned>,
+    /// The objects whose meaning may have changed with it.
+    pub(super) changed: BTreeSet<ObjectRef>,
 }
 
 impl WantedChanges {
@@ -99,6 +101,7 @@ impl WantedChanges {
     /// Adds the changes of the next translation.
     pub(super) fn add(&mut self, next: WantedChanges) {
         self.statuses.extend(next.statuses);
+        self.changed.extend(next.changed);
         (self.events, self.owned) = (next.events, next.owned);
     }
 }

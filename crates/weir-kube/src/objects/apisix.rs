@@ -123,23 +123,21 @@ pub struct ApisixPlugin {
     pub config: Map<String, Value>,
     /// A Secret whose values become options, each by its key; dots lead into maps.
     #[serde(deserialize_with = "secret_name")]
-    pub secret_ref: String,
+    pub secret_ref: Option<String>,
 }
 
-/// Kinds of version `v2` name a Secret by a text, and others by a map with `name`.
-pub(super) fn secret_name<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum SecretName {
-        Text(String),
-        Map { name: String },
-    }
-    SecretName::deserialize(from).map(|(SecretName::Text(name) | SecretName::Map { name })| name)
+/// Kinds of version `v2` name a Secret by a text, of which an empty one stands for none, and others by a map with `name`. What is neither
+/// names no Secret, and is a fault of its plugin alone: the rest of the object can be read.
+pub(super) fn secret_name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    Ok(match Value::deserialize(from)? {
+        Value::String(name) => Some(name).filter(|name| !name.is_empty()),
+        other => Some(other["name"].as_str().unwrap_or_default().to_owned()),
+    })
 }
 
 impl Default for ApisixPlugin {
     fn default() -> ApisixPlugin {
-        ApisixPlugin { name: String::new(), enable: true, config: Map::new(), secret_ref: String::new() }
+        ApisixPlugin { name: String::new(), enable: true, config: Map::new(), secret_ref: None }
     }
 }
 

@@ -33,8 +33,6 @@ pub struct GatewayProxyPlugin {
     pub name: String,
     pub enabled: bool,
     pub config: Map<String, Value>,
-    #[serde(deserialize_with = "secret_name")]
-    pub secret_ref: String,
 }
 
 /// `PluginConfig`: plugins that a rule of an HTTPRoute names by a filter `ExtensionRef`.
@@ -58,7 +56,7 @@ pub struct ExtensionPlugin {
     pub config: Map<String, Value>,
     /// A Secret whose values become options, each by its key; dots lead into maps.
     #[serde(deserialize_with = "secret_name")]
-    pub secret_ref: String,
+    pub secret_ref: Option<String>,
 }
 
 /// Settings for the upstreams of Services.

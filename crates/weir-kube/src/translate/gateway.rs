@@ -134,8 +134,10 @@ impl TranslatedGateways {
         let classes = statuses::classes(&context, &mut rest);
         let mut parents = Parents::collect(&context, &classes);
         self.own = parents.gateways.iter().map(|state| addresses::name_of(state.gateway)).collect();
-        let served = parents.listeners.iter().filter(|state| state.is_served());
-        self.ports = served.map(|state| (state.transport(), state.listener.port)).collect();
+        let numbered = parents.listeners.iter().enumerate();
+        let opened =
+            numbered.filter(|(number, state)| state.is_served() && parents.addresses_of(*number).can_be_listened_on());
+        self.ports = opened.map(|(_, state)| (state.transport(), state.listener.port)).collect();
         match stale {
             StaleRoutes::All => {
                 self.translate_all(&context, &parents, shared, reader);

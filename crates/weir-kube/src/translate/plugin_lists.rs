@@ -15,6 +15,8 @@ use crate::world::{ObjectName, World};
 const MOST_BYTES: usize = 64 << 10;
 /// The most bytes that the regular expressions in the lists of a namespace take together when they are compiled.
 const MOST_EXPRESSIONS: usize = 16 << 20;
+/// What a plugin that is refused counts as: its check has compiled something, too.
+const OF_REFUSED: usize = 64 << 10;
 
 /// The lists of the objects of a kind, by their names.
 #[derive(Default)]
@@ -24,9 +26,19 @@ struct KnownList {
     plugins: Vec<ExtensionPlugin>,
     /// The options of each plugin with the values of Secrets, or why there are none.
     options: Result<Map<String, Value>, String>,
-    /// The bytes of its expressions, or why it cannot be used.
-    checked: Result<usize, String>,
+    checked: ListCheck,
     is_beyond_limit: bool,
+}
+
+/// What was found out about the options of a list.
+#[derive(Default)]
+struct ListCheck {
+    /// The bytes of its expressions, with those of a plugin that is refused.
+    bytes: usize,
+    /// Why it cannot be used.
+    fault: Option<String>,
+    /// Not all plugins were checked, for lack of room.
+    is_broken_off: bool,
 }
 
 impl PluginLists {
@@ -41,17 +53,22 @@ impl PluginLists {
         let mut spent: BTreeMap<String, usize> = BTreeMap::new();
         for (name, list) in all {
             let options = options(world, &name.namespace, list);
-            let known = before.remove(&name).filter(|known| known.plugins == list && known.options == options);
+            let spent = spent.entry(name.namespace.clone()).or_default();
+            let is_known =
+                |known: &KnownList| !known.checked.is_broken_off && known.plugins == list && known.options == options;
+            let known = before.remove(&name).filter(is_known);
             let mut known = known.unwrap_or_else(|| KnownList {
                 plugins: list.to_vec(),
-                checked: options.as_ref().map_or(Ok(0), |options| check(list, options, plugins)),
+                checked: match &options {
+                    Ok(options) => check(list, options, MOST_EXPRESSIONS.saturating_sub(*spent), plugins),
+                    Err(_) => ListCheck::default(),
+                },
                 options,
                 is_beyond_limit: false,
             });
-            let spent = spent.entry(name.namespace.clone()).or_default();
-            let bytes = known.checked.as_ref().copied().unwrap_or_default();
-            known.is_beyond_limit = *spent + bytes > MOST_EXPRESSIONS;
-            *spent += if known.is_beyond_limit { 0 } else { bytes };
+            known.is_beyond_limit = *spent + known.checked.bytes > MOST_EXPRESSIONS;
+            // Without its plugins it keeps no room, but its check has compiled something.
+            *spent += if known.is_beyond_limit { OF_REFUSED } else { known.checked.bytes };
             self.0.insert(name, known);
         }
     }
@@ -71,8 +88,8 @@ impl PluginLists {
     /// Why the plugins of an object cannot be used.
     pub(super) fn fault(&self, name: &ObjectName) -> Option<String> {
         let known = self.0.get(name)?;
-        let beyond = "the regular expressions in the objects of this kind in the namespace take more than 16 MiB together when they are compiled";
-        let fault = known.options.as_ref().err().or(known.checked.as_ref().err());
+        let beyond = "the regular expressions in this object and the others of its kind in the namespace take more than 16 MiB together when they are compiled";
+        let fault = known.options.as_ref().err().or(known.checked.fault.as_ref());
         fault.cloned().or(known.is_beyond_limit.then(|| beyond.to_owned()))
     }
 }
@@ -82,7 +99,7 @@ fn options(world: &World, namespace: &str, list: &[ExtensionPlugin]) -> Result<M
     let mut all = Map::new();
     for plugin in list {
         let fault = |problem: String| format!("plugin {}: {problem}", plugin.name);
-        let options = with_values(world, namespace, &plugin.config, &plugin.secret_ref).map_err(fault)?;
+        let options = with_values(world, namespace, &plugin.config, plugin.secret_ref.as_deref()).map_err(fault)?;
         let options = Value::Object(options);
         if has_references(&options) {
             return Err(fault("has a text that begins with `$env://` or `$secret://`".to_owned()));
@@ -99,13 +116,32 @@ fn options(world: &World, namespace: &str, list: &[ExtensionPlugin]) -> Result<M
     }
 }
 
-fn check(list: &[ExtensionPlugin], options: &Map<String, Value>, plugins: &dyn PolicyPlugins) -> Result<usize, String> {
-    let bytes = |plugin: &ExtensionPlugin| {
+/// Checks the plugins of a list, and no further than there is room for their expressions.
+fn check(
+    list: &[ExtensionPlugin],
+    options: &Map<String, Value>,
+    room: usize,
+    plugins: &dyn PolicyPlugins,
+) -> ListCheck {
+    let mut checked = ListCheck::default();
+    for plugin in list {
+        // The check itself compiles them.
+        if checked.bytes >= room {
+            checked.bytes += OF_REFUSED;
+            checked.is_broken_off = true;
+            break;
+        }
         let (name, written) = (&plugin.name, Value::Object(plugin.config.clone()));
-        let checked = plugins.check_of_apisix(name, &written, options.get(name).unwrap_or(&written));
-        checked.map_err(|problem| format!("plugin {name}: {problem}"))
-    };
-    list.iter().map(bytes).sum()
+        match plugins.check_of_apisix(name, &written, options.get(name).unwrap_or(&written)) {
+            Ok(bytes) => checked.bytes += bytes,
+            Err(problem) => {
+                checked.bytes += OF_REFUSED;
+                checked.fault = Some(format!("plugin {name}: {problem}"));
+                break;
+            }
+        }
+    }
+    checked
 }
 
 /// Whether a text in a value would be replaced by the node.

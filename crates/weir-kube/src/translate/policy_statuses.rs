@@ -139,14 +139,30 @@ impl Verdicts<'_> {
             _ => return self.find_ingress(object, &name),
         };
         let Some(parts) = parts else { return FoundTarget::missing(object) };
+        let is_first = |part: &str| self.first_stream_rule(object.kind, &name) == Some(part);
         match part {
             _ if !self.gateways.is_own(object) => FoundTarget::Theirs,
+            Some(part) if object.kind.is_stream_route() && parts.contains(&part) && !is_first(part) => {
+                let problem =
+                    format!("rule `{part}` of {object} is not served: only the first rule of such a route is");
+                FoundTarget::Wrong(Problem::new("Invalid", problem))
+            }
             Some(part) if !parts.contains(&part) => {
                 let noun = if object.kind == Kind::Gateway { "listener" } else { "rule" };
                 FoundTarget::Wrong(Problem::new("TargetNotFound", format!("{object} has no {noun} `{part}`")))
             }
             _ => FoundTarget::Ours,
         }
+    }
+
+    /// The name of the rule of a TCPRoute, a TLSRoute or a UDPRoute that is served.
+    fn first_stream_rule(&self, kind: Kind, name: &ObjectName) -> Option<&str> {
+        let spec = match kind {
+            Kind::TCPRoute => &self.world.tcp_routes.get(name)?.spec,
+            Kind::TLSRoute => &self.world.tls_routes.get(name)?.spec,
+            _ => &self.world.udp_routes.get(name)?.spec,
+        };
+        spec.rules.first()?.name.as_deref()
     }
 
     fn find_ingress(&self, object: &ObjectRef, name: &ObjectName) -> FoundTarget {

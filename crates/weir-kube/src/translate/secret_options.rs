@@ -21,10 +21,13 @@ pub(super) fn with_values(
     world: &World,
     namespace: &str,
     written: &Map<String, Value>,
-    secret: &str,
+    secret: Option<&str>,
 ) -> Result<Map<String, Value>, String> {
     let mut options = written.clone();
-    if !secret.is_empty() {
+    if secret == Some("") {
+        return Err("secretRef: names no Secret of the namespace by `name`".to_owned());
+    }
+    if let Some(secret) = secret {
         for (key, value) in values(world, namespace, secret)? {
             insert(&mut options, &key, value).map_err(|problem| format!("secretRef: `{key}`: {problem}"))?;
         }

@@ -3,8 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::super::WatchScope;
+use super::{SECRET_ANNOTATIONS, annotation};
 use crate::objects::apisix::{ApisixPlugin, ApisixSecretReference};
+use crate::objects::apisix_gateway::ExtensionPlugin;
 use crate::objects::core::SECRET_OF_PLUGINS;
+use crate::objects::policy::PolicyTarget;
+use crate::objects::routes::RouteFilter;
 use crate::objects::{Kind, KubeObject, ObjectRef};
 use crate::world::{ObjectName, World};
 
@@ -35,14 +39,10 @@ pub(super) fn all(world: &World) -> Vec<(WatchScope, ObjectRef)> {
         found.of_plugins(&**consumer, &consumer.spec.plugins);
     }
     for plugins in world.extension_plugins.values() {
-        found.of_names(&**plugins, plugins.spec.plugins.iter().map(|plugin| &plugin.secret_ref));
+        found.of_names(&**plugins, plugins.spec.plugins.iter().filter_map(|plugin| plugin.secret_ref.as_deref()));
     }
     for policy in world.l4_route_policies.values() {
-        found.of_names(&**policy, policy.spec.plugins.iter().map(|plugin| &plugin.secret_ref));
-    }
-    for proxy in world.gateway_proxies.values() {
-        let enabled = proxy.spec.plugins.iter().filter(|plugin| plugin.enabled);
-        found.of_names(&**proxy, enabled.map(|plugin| &plugin.secret_ref));
+        found.of_names(&**policy, policy.spec.plugins.iter().filter_map(|plugin| plugin.secret_ref.as_deref()));
     }
     for tls in world.apisix_tls.values() {
         let authority = tls.spec.client.iter().map(|client| &client.ca_secret);
@@ -56,40 +56,75 @@ pub(super) fn all(world: &World) -> Vec<(WatchScope, ObjectRef)> {
     found.all
 }
 
-/// The objects whose options may have values of Secrets, at any place: what a node says of them may quote one.
-pub(in super::super) fn with_secret_options(world: &World) -> BTreeSet<ObjectRef> {
-    fn refers<'p>(plugins: impl IntoIterator<Item = &'p ApisixPlugin>) -> bool {
-        plugins.into_iter().any(|plugin| plugin.enable && !plugin.secret_ref.is_empty())
-    }
-    let mut found = BTreeSet::new();
-    for route in world.apisix_routes.values() {
-        let http = &route.spec.http;
-        let own = http.iter().flat_map(|rule| &rule.plugins);
-        let of_streams = route.spec.stream.iter().flat_map(|rule| &rule.plugins);
-        // The plugins of an ApisixPluginConfig are a part of the routes that name it.
-        if refers(own.chain(of_streams)) || http.iter().any(|rule| !rule.plugin_config_name.is_empty()) {
-            found.insert(ObjectRef::of(&**route));
+/// Whether what a node says of the resources of an object may quote a value of a Secret. The node may tell of an older translation than the
+/// last: `later` are the objects that have changed since.
+pub(in super::super) fn may_quote_secret(world: &World, object: &ObjectRef, later: &[&BTreeSet<ObjectRef>]) -> bool {
+    let can_have = object.kind.is_of_apisix() || object.kind.is_route() || object.kind == Kind::Ingress;
+    let is_of_lists = |changed: &ObjectRef| matches!(changed.kind, Kind::PluginConfig | Kind::L4RoutePolicy);
+    let is_other = |changed: &&BTreeSet<ObjectRef>| {
+        changed.contains(object) || object.kind.is_route() && changed.iter().any(is_of_lists)
+    };
+    has_secret_options(world, object) || can_have && later.iter().any(is_other)
+}
+
+/// Whether the options of an object have values of Secrets, at any place.
+fn has_secret_options(world: &World, object: &ObjectRef) -> bool {
+    let name = ObjectName::new(&object.namespace, &object.name);
+    match object.kind {
+        Kind::ApisixConsumer | Kind::Consumer => true,
+        Kind::ApisixRoute => world.apisix_routes.get(&name).is_some_and(|route| {
+            let http = &route.spec.http;
+            let own = http.iter().flat_map(|rule| &rule.plugins);
+            let of_streams = route.spec.stream.iter().flat_map(|rule| &rule.plugins);
+            // The plugins of an ApisixPluginConfig are a part of the routes that name it.
+            refers(own.chain(of_streams)) || http.iter().any(|rule| !rule.plugin_config_name.is_empty())
+        }),
+        Kind::ApisixPluginConfig => {
+            world.apisix_plugin_configs.get(&name).is_some_and(|config| refers(&config.spec.plugins))
         }
+        Kind::ApisixGlobalRule => world.apisix_global_rules.get(&name).is_some_and(|rule| refers(&rule.spec.plugins)),
+        Kind::Ingress => world
+            .ingresses
+            .get(&name)
+            .is_some_and(|ingress| SECRET_ANNOTATIONS.iter().any(|key| annotation(&ingress.metadata, key).is_some())),
+        Kind::HTTPRoute | Kind::GRPCRoute => names_secret_list(world, object.kind, &name),
+        Kind::TCPRoute | Kind::TLSRoute | Kind::UDPRoute => {
+            let policies = world.l4_route_policies.values();
+            let mut secretive = policies.filter(|policy| names_secret(&policy.spec.plugins));
+            secretive.any(|policy| {
+                let is_own = |target: &PolicyTarget| target.kind == object.kind.name() && target.name == name.name;
+                policy.metadata.namespace == name.namespace && policy.spec.target_refs.iter().any(is_own)
+            })
+        }
+        _ => false,
     }
-    let configs = world.apisix_plugin_configs.values().filter(|config| refers(&config.spec.plugins));
-    found.extend(configs.map(|config| ObjectRef::of(&**config)));
-    let rules = world.apisix_global_rules.values().filter(|rule| refers(&rule.spec.plugins));
-    found.extend(rules.map(|rule| ObjectRef::of(&**rule)));
-    found.extend(world.apisix_consumers.values().map(|consumer| ObjectRef::of(&**consumer)));
-    found.extend(world.gateway_consumers.values().map(|consumer| ObjectRef::of(&**consumer)));
-    let proxies = world.gateway_proxies.values();
-    let proxies = proxies.filter(|proxy| proxy.spec.plugins.iter().any(|plugin| !plugin.secret_ref.is_empty()));
-    found.extend(proxies.map(|proxy| ObjectRef::of(&**proxy)));
-    // The plugins of others become those of routes.
-    let lists = world.extension_plugins.iter().map(|(name, object)| (name, &object.spec.plugins));
-    let lists = lists.chain(world.l4_route_policies.iter().map(|(name, object)| (name, &object.spec.plugins)));
-    let secretive = lists.filter(|(_, plugins)| plugins.iter().any(|plugin| !plugin.secret_ref.is_empty()));
-    let namespaces: BTreeSet<&str> = secretive.map(|(name, _)| &*name.namespace).collect();
-    for &kind in Kind::ALL.iter().filter(|kind| kind.is_route() && !namespaces.is_empty()) {
-        let names = world.names(kind).into_iter().filter(|name| namespaces.contains(&*name.namespace));
-        found.extend(names.map(|ObjectName { namespace, name }| ObjectRef { kind, namespace, name }));
+}
+
+fn refers<'p>(plugins: impl IntoIterator<Item = &'p ApisixPlugin>) -> bool {
+    plugins.into_iter().any(|plugin| plugin.enable && plugin.secret_ref.is_some())
+}
+
+fn names_secret(plugins: &[ExtensionPlugin]) -> bool {
+    plugins.iter().any(|plugin| plugin.secret_ref.is_some())
+}
+
+/// Whether a filter of a route names a PluginConfig with values of Secrets.
+fn names_secret_list(world: &World, kind: Kind, name: &ObjectName) -> bool {
+    let is_secretive = |filter: &RouteFilter| {
+        let list = filter.extension_ref.as_ref().map(|list| ObjectName::new(&name.namespace, &list.name));
+        let list = list.and_then(|list| world.extension_plugins.get(&list));
+        list.is_some_and(|list| names_secret(&list.spec.plugins))
+    };
+    match kind {
+        Kind::HTTPRoute => world
+            .http_routes
+            .get(name)
+            .is_some_and(|route| route.spec.rules.iter().any(|rule| rule.filters.iter().any(is_secretive))),
+        _ => world
+            .grpc_routes
+            .get(name)
+            .is_some_and(|route| route.spec.rules.iter().any(|rule| rule.filters.iter().any(is_secretive))),
     }
-    found
 }
 
 struct ReferredSecrets<'w> {
@@ -100,11 +135,11 @@ struct ReferredSecrets<'w> {
 impl ReferredSecrets<'_> {
     fn of_plugins<'p, T: KubeObject>(&mut self, object: &T, plugins: impl IntoIterator<Item = &'p ApisixPlugin>) {
         let enabled = plugins.into_iter().filter(|plugin| plugin.enable);
-        self.of_names(object, enabled.map(|plugin| &plugin.secret_ref));
+        self.of_names(object, enabled.filter_map(|plugin| plugin.secret_ref.as_deref()));
     }
 
     /// Secrets of the namespace of the object. An empty name stands for none.
-    fn of_names<'p, T: KubeObject>(&mut self, object: &T, names: impl Iterator<Item = &'p String>) {
+    fn of_names<'p, T: KubeObject>(&mut self, object: &T, names: impl Iterator<Item = &'p str>) {
         names.filter(|name| !name.is_empty()).for_each(|name| self.add(object, "", name));
     }
 

@@ -29,6 +29,19 @@ type ResolvedBackend<'w> = (Backend<'w>, Option<&'static str>, Map<String, Value
 /// The settings of upstreams that have no meaning for streams, or another one.
 const OF_REQUESTS: [&str; 4] = ["scheme", "tls", "pass_host", "upstream_host"];
 
+/// Which setting of an upstream reads requests, so that streams cannot follow it.
+fn only_with_requests(settings: &Map<String, Value>) -> Option<String> {
+    let text = |value: &Value| value.as_str().map(ToOwned::to_owned);
+    let of_requests = ["header", "cookie", "consumer"];
+    let hash_on = settings.get("hash_on").and_then(text).filter(|part| of_requests.contains(&&**part));
+    if let Some(part) = hash_on {
+        return Some(format!("loadbalancer.hashOn: TCP and UDP have no {part}; use `vars`"));
+    }
+    let active = settings.get("checks").and_then(|checks| checks.get("active"))?;
+    let kind = active.get("type").and_then(text).unwrap_or_else(|| "http".to_owned());
+    (kind != "tcp").then(|| format!("healthCheck.active.type: {kind} is for HTTP alone; use `tcp`"))
+}
+
 /// An upstream, and its share.
 pub(super) struct WeightedTarget {
     pub upstream_id: String,
@@ -89,6 +102,10 @@ impl<'w> RuleBackends<'_, 'w> {
         transport: PortTransport,
     ) -> Result<String, ApisixProblem> {
         let (found, variant, mut settings) = self.resolve(namespace, backend, transport)?;
+        if let Some(problem) = only_with_requests(&settings) {
+            let problem = format!("ApisixUpstream `{}`: {problem}", backend.service_name);
+            return Err(ApisixProblem::Reference(problem));
+        }
         let scheme = transport.scheme();
         settings.retain(|name, _| !OF_REQUESTS.contains(&&**name));
         settings.insert("scheme".to_owned(), scheme.into());

@@ -115,7 +115,7 @@ fn add_proxy(proxy: &GatewayProxy, writer: &mut GlobalRuleWriter, translation: &
         name: plugin.name.clone(),
         enable: plugin.enabled,
         config: plugin.config.clone(),
-        secret_ref: plugin.secret_ref.clone(),
+        secret_ref: None,
     });
     let id = resource_id(&["gatewayproxy", &metadata.namespace, &metadata.name]);
     let named: Vec<ApisixPlugin> = named.collect();

@@ -17,7 +17,7 @@ const MOST_EXPRESSIONS: usize = 16 << 20;
 /// What a plugin that is refused counts as: its check has compiled something, too.
 const OF_REFUSED: usize = 64 << 10;
 
-/// What is wrong with a plugin for TCP and UDP.
+/// Told of a plugin that only works with HTTP, in a rule for TCP or UDP.
 const ONLY_WITH_HTTP: &str = "works with HTTP alone, so it cannot be on TCP or UDP";
 
 /// A plugin with its options, as they are written and with the values of Secrets, in JSON.
@@ -113,7 +113,7 @@ impl<'a> PluginChecker<'a> {
     }
 
     fn options(&mut self, namespace: &str, plugin: &ApisixPlugin) -> Result<Value, ApisixProblem> {
-        let options = with_values(self.context.world, namespace, &plugin.config, &plugin.secret_ref);
+        let options = with_values(self.context.world, namespace, &plugin.config, plugin.secret_ref.as_deref());
         let options = options.map_err(ApisixProblem::Reference)?;
         let (written, options) = (Value::Object(plugin.config.clone()), Value::Object(options));
         secrets::check_texts(&options)?;

@@ -1,6 +1,6 @@
 //! Rules of ApisixRoutes for TCP and UDP: a stream route for each.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
@@ -14,12 +14,36 @@ use crate::objects::ObjectRef;
 use crate::objects::apisix::{ApisixRoute, ApisixStreamRule};
 use crate::translation::{DerivedResource, ResourceList, Translation, resource_id};
 
-/// Which ports and server names rules have taken. Of several rules for the same, the first has it.
+/// Which ports and server names rules have taken, and the namespaces of these rules. Of several rules for the same, the first has it.
 #[derive(Default)]
-pub(super) struct StreamRuleClaims(BTreeSet<StreamRuleClaim>);
+pub(super) struct StreamRuleClaims(BTreeMap<StreamRuleClaim, String>);
 
 /// A port, and a server name; without one, all connections.
 type StreamRuleClaim = (PortTransport, u16, String);
+
+impl StreamRuleClaims {
+    /// Takes a port and a name for a rule of a namespace. Within a namespace, a more specific name takes connections of a wider one.
+    ///
+    /// # Errors
+    /// The name that a rule before it has: the same one, or one of another namespace that covers it. Empty: all connections.
+    fn take(&mut self, claim: &StreamRuleClaim, namespace: &str) -> Result<(), String> {
+        let (transport, port, host) = claim;
+        let parents = host.match_indices('.').map(|(dot, _)| format!("*{}", &host[dot..]));
+        let wider = parents.chain([String::new()]).filter(|name| name != host);
+        let is_of_others = |name: &String| {
+            let owner = self.0.get(&(*transport, *port, name.clone()));
+            owner.is_some_and(|owner| owner != namespace)
+        };
+        let taken = self.0.contains_key(claim).then(|| host.clone());
+        match taken.or_else(|| wider.into_iter().find(is_of_others)) {
+            Some(name) => Err(name),
+            None => {
+                self.0.insert(claim.clone(), namespace.to_owned());
+                Ok(())
+            }
+        }
+    }
+}
 
 /// Adds the stream routes of rules.
 pub(super) struct StreamRuleWriter<'a, 'b, 'c, 'w> {
@@ -38,7 +62,7 @@ impl StreamRuleWriter<'_, '_, '_, '_> {
         rule: &ApisixStreamRule,
         nameless: Option<usize>,
     ) -> Option<ApisixProblem> {
-        let claim = match self.claim(rule) {
+        let claim = match self.claim(&route.metadata.namespace, rule) {
             Ok(claim) => claim,
             Err(problem) => return Some(problem.at("takes no connections")),
         };
@@ -81,7 +105,7 @@ impl StreamRuleWriter<'_, '_, '_, '_> {
     ///
     /// # Errors
     /// Why it takes nothing.
-    fn claim(&mut self, rule: &ApisixStreamRule) -> Result<StreamRuleClaim, ApisixProblem> {
+    fn claim(&mut self, namespace: &str, rule: &ApisixStreamRule) -> Result<StreamRuleClaim, ApisixProblem> {
         let transport = match &*rule.protocol {
             "TCP" => PortTransport::Tcp,
             "UDP" => PortTransport::Udp,
@@ -105,10 +129,10 @@ impl StreamRuleWriter<'_, '_, '_, '_> {
             return Err(ApisixProblem::Conflict(problem));
         }
         let claim = (transport, port, host);
-        match self.claims.0.insert(claim.clone()) {
-            true => Ok(claim),
-            false => {
-                let name = if claim.2.is_empty() { String::new() } else { format!(" and `{}`", claim.2) };
+        match self.claims.take(&claim, namespace) {
+            Ok(()) => Ok(claim),
+            Err(name) => {
+                let name = if name.is_empty() { String::new() } else { format!(" and `{name}`") };
                 Err(ApisixProblem::Conflict(format!("match: a rule that comes first has port {port}{name}")))
             }
         }
