@@ -513,7 +513,7 @@ fn plugins_only() -> Value {
 
 /// Plugins with their options, and no more.
 fn plain_plugins() -> Value {
-    let secret = object(&[], &[("name", text())]);
+    let secret = object(&["name"], &[("name", text())]);
     list(object(&["name"], &[("name", text()), ("config", free()), ("secretRef", secret)]))
 }
 
