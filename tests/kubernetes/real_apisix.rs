@@ -124,9 +124,54 @@ fn manifests_of_apisix_answer_and_tell_as_they_say_on_a_real_cluster() {
         let name = object["metadata"]["name"].as_str().expect("it has a name");
         cluster.plane.delete(&format!("{}/{name}", collection(object)));
     }
-    cluster.wait("refused.example/right", 404);
-    cluster.wait("refused.example/unknown", 404);
-    assert_eq!(cluster.ask("GET", "fixed.example/", "").0, 404);
+    let routes = all.iter().filter(|object| object["kind"] == "ApisixRoute");
+    let rules = routes.filter_map(|route| route["spec"]["http"].as_array()).flatten();
+    let hosts = rules.filter_map(|rule| rule["match"]["hosts"].as_array()).flatten().filter_map(Value::as_str);
+    let hosts: std::collections::BTreeSet<&str> = hosts.filter(|host| !host.starts_with('*')).collect();
+    assert!(hosts.contains("refused.example") && hosts.contains("fixed.example"), "{hosts:?}");
+    hosts.iter().for_each(|host| cluster.wait(&format!("{host}/"), 404));
+}
+
+/// The definitions keep what is for TCP and UDP, and refuse a reference to a Secret that names none.
+#[test]
+fn objects_for_streams_are_kept_and_told_by_a_real_cluster() {
+    let Some(cluster) = AdoptedCluster::start() else { return };
+    cluster.plane.define_apisix();
+    let target = json!({ "group": "gateway.networking.k8s.io", "kind": "TCPRoute", "name": "lines" });
+    let plugins =
+        json!([{ "name": "ip-restriction", "config": { "whitelist": ["10.0.0.0/8"] }, "secretRef": { "name": "s" } }]);
+    let policy = json!({
+        "apiVersion": "apisix.apache.org/v1alpha1", "kind": "L4RoutePolicy",
+        "metadata": { "name": "policy", "namespace": "shop" },
+        "spec": { "targetRefs": [target], "plugins": plugins },
+    });
+    cluster.plane.apply(&policy);
+    let path = collection(&policy);
+    assert_eq!(cluster.plane.get(&format!("{path}/policy"))["spec"], policy["spec"]);
+    let mut nameless = policy.clone();
+    nameless["metadata"]["name"] = "nameless".into();
+    nameless["spec"]["plugins"][0]["secretRef"] = json!({});
+    let (status, answer) = cluster.plane.ask("POST", &path, Some(&nameless));
+    assert!(status == 422 && answer.to_string().contains("secretRef.name"), "{status} {answer}");
+
+    let streams = |name: &str, host: &str| {
+        let rule = json!({
+            "name": "lines", "protocol": "TCP", "match": { "ingressPort": 9100, "host": host },
+            "backend": { "serviceName": "web", "servicePort": 80 },
+        });
+        json!({
+            "apiVersion": "apisix.apache.org/v2", "kind": "ApisixRoute",
+            "metadata": { "name": name, "namespace": "shop" },
+            "spec": { "ingressClassName": "apisix", "stream": [rule] },
+        })
+    };
+    cluster.plane.apply(&streams("a-first", "db.example"));
+    let _node = cluster.node();
+    let told = |name: &str| conditions_of(&cluster.get("ApisixRoute", name)).concat();
+    eventually("the first is accepted", DEADLINE, || told("shop/a-first").contains("Accepted=True"));
+    cluster.plane.apply(&streams("b-second", "DB.example"));
+    let problem = "match: a rule that comes first has port 9100 and `db.example`";
+    eventually("the second is not", DEADLINE, || told("shop/b-second").contains(problem));
 }
 
 /// As long as another program has something to clean up, the cluster keeps an object that is deleted.
