@@ -278,7 +278,7 @@ mod tests {
 
     /// A file of many histograms takes no more memory than it is long.
     #[test]
-    fn what_is_read_stays_compressed() {
+    fn histograms_that_are_read_stay_compressed() {
         let mut histogram = LatencyHistogram::new();
         (1..=2_000).for_each(|ns| histogram.record(ns));
         let text = serde_json::to_string(&histogram).expect("serialises");
