@@ -17,6 +17,7 @@ mod parts;
 mod plugin_findings;
 mod routes;
 mod secured;
+mod spiffe;
 mod upstreams;
 
 use std::collections::HashMap;
@@ -198,6 +199,7 @@ impl<'a> Compiler<'a> {
             self.add_challenges(terms, &mut routes, &mut certificates);
         }
         self.warn_of_silence(&certificates);
+        self.warn_of_open_workload_api();
         let CompiledRoutes { catalog, pieces: route_pieces, table, streams } = routes.finish(&mut upstreams)?;
         let (upstream_catalog, upstream_pieces) = upstreams.finish();
         let (overlays, secret_fields) = (chains.overlays(), chains.secret_fields());

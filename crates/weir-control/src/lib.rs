@@ -18,6 +18,7 @@ pub mod hubs;
 pub mod plugin_schemas;
 pub mod policy_schema;
 pub mod publish;
+mod spiffe;
 mod store_state;
 pub mod stores;
 pub mod whole_file;
@@ -27,6 +28,7 @@ pub use check::{check_document, check_file, check_standard_input, check_text, re
 pub use compile::{CertificateEnd, Compiled, ListedCertificate, Parts, compile};
 pub use hubs::Hubs;
 pub use publish::{ConfigStatus, PreparedPublication, Publication, Publisher, RefusedChange, Subscriber};
+pub use spiffe::{SpiffeReport, SvidReport, WorkloadHandle};
 pub use stores::{ConfigWatch, DocumentLoader, LoadedDocument, NameLookups, publish_first, watch};
 pub use text::substitute::{VariableLookup, process_environment};
 pub use weir_document::{Diagnostic, Document, document, keys, lua, text};

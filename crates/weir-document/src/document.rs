@@ -52,6 +52,7 @@ mod secrets;
 pub mod settings;
 mod shared_list;
 mod shares;
+mod spiffe;
 mod store;
 mod stream_route;
 mod text_positions;
@@ -78,7 +79,9 @@ pub use admin_access::{AdminGrant, AdminRole, AdminScope, AdminTokens, TokenKeys
 pub use admin_environments::AdminEnvironment;
 pub use admin_oidc::{AdminOidc, OIDC_CALLBACK, SecretProof, is_local_name};
 pub use balance::BalanceSpec;
-pub use certificate::{ClientVerification, NamedBy, Pem, PemSource, ServerName, Ssl, UpstreamIdentity, UpstreamTls};
+pub use certificate::{
+    ClientAuthorities, ClientVerification, NamedBy, Pem, PemSource, ServerName, Ssl, UpstreamIdentity, UpstreamTls,
+};
 pub use checks::ActiveChecksSpec;
 pub use complete::{BesideDocument, CompleteDocument, Files, NamedFiles};
 pub use consumer::{ConsumerSpec, CredentialSpec};
@@ -100,7 +103,7 @@ pub use plugins::{ErrorResponse, PluginSpec, PluginSpecs};
 pub use proto::{ProtoSpec, TRANSCODING};
 pub use resolved_texts::ResolvedText;
 pub use resource::{Reference, ReferringPlugin, ResourceOrigin, is_path_step, is_position_id, position_id};
-pub use resource_access::{NameRule, ResourceRights};
+pub use resource_access::{NameRule, ResourceRights, SvidRight};
 pub use route::{RouteSpec, ServiceSpec};
 pub use scheme::Scheme;
 pub use secret_fields::{
@@ -111,6 +114,7 @@ pub use secret_reference::{SecretReference, UnreadSecret};
 pub use secrets::SecretManager;
 pub use settings::{LogLevel, NodeSettings};
 pub use shares::{PAGING, SPLITTING, TrafficShare};
+pub use spiffe::{SpiffeSettings, SvidChoice, SvidName, WorkloadEndpoint, WorkloadIdentity, X509Svid};
 pub use store::{EtcdSettings, EtcdTlsFiles, StoreKind, StoreSettings};
 pub use stream_route::StreamRouteSpec;
 pub use upstream::{NodeSpec, NodesFile, UpstreamSpec};
@@ -256,7 +260,8 @@ impl Document {
         let needs = |upstream: &UpstreamSpec| {
             let verify = upstream.tls.verify.unwrap_or(self.settings.verifies_upstreams());
             let checks = upstream.active.as_ref().and_then(|active| active.verifies(verify));
-            upstream.tls.authorities.is_none() && (upstream.scheme.is_secured() && verify || checks == Some(true))
+            let is_own = upstream.tls.authorities.is_some() || !upstream.tls.peers.is_empty();
+            !is_own && (upstream.scheme.is_secured() && verify || checks == Some(true))
         };
         let acme = self.acme.as_ref().is_some_and(|acme| acme.authorities.is_none());
         acme || self.settings.trusted.is_none() && self.noted_upstreams().any(needs)

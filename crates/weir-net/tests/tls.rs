@@ -11,8 +11,8 @@ use tokio::net::{TcpListener, TcpStream};
 use weir_net::handshake::{AcceptError, accept, connect};
 use weir_net::stream::Stream;
 use weir_net::tls::{
-    CertificateDer, CertifiedKey, ClientDemand, ClientTerms, KeyError, Server, ServerName, ServerTerms, TlsConnector,
-    Trust, UpstreamTerms, Versions, certificates, certified,
+    CertificateDer, CertifiedKey, ClientDemand, ClientTerms, ClientTrust, KeyError, Server, ServerName, ServerTerms,
+    TlsConnector, Trust, UpstreamTerms, Versions, certificates, certified,
 };
 
 /// An authority, and what it has signed.
@@ -246,7 +246,7 @@ async fn an_idle_client_takes_tickets_for_nothing() {
 async fn sessions_are_resumed_under_the_same_scope_and_name_alone() {
     let authority = Authority::new();
     let (mine, other) = (authority.trust(), Authority::new().trust());
-    let terms = |authorities, demand| ClientTerms { authorities, depth: 1, demand };
+    let terms = |authorities, demand| ClientTerms { trust: ClientTrust::Authorities(authorities, 1), demand };
     let keys = || vec![authority.identity("a.test", EC), authority.identity("b.test", EC)];
     let identity = authority.identity("somebody", EC);
     for versions in [Versions { tls12: true, tls13: false }, Versions { tls12: false, tls13: true }] {
@@ -304,7 +304,11 @@ async fn clients_must_prove_who_they_are_as_far_as_asked() {
         (1, ClientDemand::Valid, Some(&remote), None),
         (2, ClientDemand::Valid, Some(&remote), Some(true)),
     ] {
-        let server = server_with(keys(), Versions::ALL, Some(ClientTerms { authorities: &mine, depth, demand }));
+        let server = server_with(
+            keys(),
+            Versions::ALL,
+            Some(ClientTerms { trust: ClientTrust::Authorities(&mine, depth), demand }),
+        );
         let client = client_with(&authority, identity.cloned());
         let (server, _) = handshake(&server, &client, "a.test").await;
         let counts = server.as_ref().map(|stream| stream.tls().is_some_and(|tls| tls.peer_certificate().is_some()));

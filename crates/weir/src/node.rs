@@ -230,7 +230,14 @@ impl GatewayNode {
         let path = settings.admin.as_ref().and_then(|admin| admin.audit.as_deref());
         let audit_log = logs::open(logs::AUDIT_LOG, path, &metrics.audit_log)?;
         let live = loader.live().map(Arc::clone);
-        let state = NodeState::new(Arc::clone(&metrics), limits, Arc::clone(&publisher), loader.lookups(), live);
+        let state = NodeState::new(
+            Arc::clone(&metrics),
+            limits,
+            Arc::clone(&publisher),
+            loader.lookups(),
+            loader.workload(),
+            live,
+        );
         let state = Arc::new(state);
         let no_copy =
             |error: io::Error| system("the file descriptor of a listening socket cannot be duplicated", &error);

@@ -8,14 +8,16 @@ use std::time::UNIX_EPOCH;
 use regex::bytes::RegexSet;
 use weir_gateway::snapshot::{Certificate, Certificates, RequiredClientCertificate};
 use weir_net::tls::{
-    self, CertificateDer, CertificateFacts, CertifiedKey, ClientDemand, ClientTerms, KeyError, Server, ServerTerms,
+    self, CertificateDer, CertificateFacts, CertifiedKey, ClientDemand, ClientTerms, ClientTrust, KeyError, Server,
+    ServerTerms, SpiffePeers,
 };
 use weir_plugin::pattern::{self, PatternFault};
 use weir_plugin::secret_name::may_be_secret;
 
 use super::Compiler;
+use super::spiffe::FoundSvid;
 use crate::document::resource_access::advice_on_file;
-use crate::document::{Pem, PemSource, ResourceOrigin, ServerName, Ssl};
+use crate::document::{ClientAuthorities, Pem, PemSource, ResourceOrigin, ServerName, Ssl};
 use crate::text::diagnostic::{Diagnostic, FaultCause};
 use crate::text::read::shortened;
 
@@ -102,6 +104,12 @@ impl DocumentCertificates {
     }
 }
 
+/// Who vouches for clients.
+enum TrustedClients {
+    Authorities(Vec<CertificateDer<'static>>, usize),
+    Spiffe(SpiffePeers),
+}
+
 impl Compiler<'_> {
     pub(super) fn certificates(&self) -> Certificates {
         let mut all = Certificates::default();
@@ -157,28 +165,25 @@ impl Compiler<'_> {
     }
 
     fn certificate(&self, written: &Ssl) -> Option<Certificate> {
-        let keys: Vec<_> =
-            written.pairs.iter().filter_map(|(cert, key)| self.certified(&written.names, cert, key)).collect();
+        let keys = self.keys(written);
         let clients = match &written.clients {
             None => None,
-            Some(clients) => Some((clients, self.chain(&clients.authorities)?)),
+            Some(clients) => Some((clients, self.trusted_clients(&clients.trust)?)),
         };
         let except = match clients.as_ref().map(|(clients, _)| *clients) {
             None => None,
             Some(clients) if clients.demand == ClientDemand::Valid => Some(self.paths(&clients.except)?),
             // On no path is a certificate demanded.
-            Some(clients) => Some(self.paths(&[(String::new(), clients.authorities.origin.clone())])?),
+            Some(clients) => Some(self.paths(&[(String::new(), clients.trust.origin().clone())])?),
         };
-        // If there are fewer than written, a fault has been reported.
-        if keys.is_empty() || keys.len() < written.pairs.len() {
-            return None;
-        }
         let terms = ServerTerms {
-            keys,
+            keys: keys?,
             versions: written.versions,
-            clients: clients.as_ref().map(|(clients, authorities)| ClientTerms {
-                authorities,
-                depth: clients.depth,
+            clients: clients.as_ref().map(|(clients, trusted)| ClientTerms {
+                trust: match trusted {
+                    TrustedClients::Authorities(all, depth) => ClientTrust::Authorities(all, *depth),
+                    TrustedClients::Spiffe(peers) => ClientTrust::Spiffe(peers),
+                },
                 demand: match clients.demand {
                     ClientDemand::Valid if !clients.except.is_empty() => ClientDemand::ValidOrNone,
                     demand => demand,
@@ -187,11 +192,33 @@ impl Compiler<'_> {
             protocols: self.protocols(),
         };
         let complain = |wrong: tls::InvalidTerms| {
-            let origin = written.clients.as_ref().map_or(&written.origin, |clients| &clients.authorities.origin);
+            let origin = written.clients.as_ref().map_or(&written.origin, |clients| clients.trust.origin());
             self.report(&origin.path, origin.place, format!("cannot be used: {wrong}"), None);
         };
         let server = Server::new(terms).map_err(complain).ok()?;
         Some(Certificate { server, proof: except.map(|except| RequiredClientCertificate { except }) })
+    }
+
+    /// The certificates of an entry with their keys. Without any, which is so until the Workload API gives its X.509-SVID, handshakes
+    /// are refused, while requests on other connections are subject to its `client` all the same. `None` if a fault has been reported.
+    fn keys(&self, written: &Ssl) -> Option<Vec<Arc<CertifiedKey>>> {
+        if let Some(choice) = &written.svid {
+            return Some(match self.svid(choice)? {
+                FoundSvid::Present(certified) => vec![certified],
+                FoundSvid::Absent => Vec::new(),
+            });
+        }
+        let keys: Vec<_> =
+            written.pairs.iter().filter_map(|(cert, key)| self.certified(&written.names, cert, key)).collect();
+        // If there are fewer than written, a fault has been reported.
+        (!keys.is_empty() && keys.len() == written.pairs.len()).then_some(keys)
+    }
+
+    fn trusted_clients(&self, written: &ClientAuthorities) -> Option<TrustedClients> {
+        match written {
+            ClientAuthorities::Own(pem, depth) => Some(TrustedClients::Authorities(self.chain(pem)?, *depth)),
+            ClientAuthorities::Spiffe(ids, origin) => Some(TrustedClients::Spiffe(self.peers(ids, origin)?)),
+        }
     }
 
     pub(super) fn protocols(&self) -> &'static [&'static str] {

@@ -34,6 +34,9 @@ impl Dependencies {
     /// The upstreams as services that plugins call.
     pub(super) const SERVICES: Dependencies = Dependencies(1 << 10);
 
+    /// What the SPIFFE Workload API has given.
+    pub(super) const SPIFFE: Dependencies = Dependencies(1 << 11);
+
     /// What a route's own plugins may be built from.
     pub(super) const OF_PLUGINS: Dependencies = Dependencies::CONSUMERS
         .and(Dependencies::METADATA)
@@ -100,6 +103,7 @@ pub(super) struct Surroundings {
     services: Fingerprint,
     names: Fingerprint,
     pub(super) tls: Fingerprint,
+    pub(super) spiffe: Fingerprint,
 }
 
 /// Whether a change of this member of the document compiles every route again: any but those that are known not to. Routes depend on
@@ -108,6 +112,10 @@ fn is_general(key: &str) -> bool {
     let is_of_store = kinds::find(key).is_some_and(|kind| kind.is_stored);
     settings::scope(key) != Some(SettingScope::Node) && !is_of_store
 }
+
+/// What TLS of upstreams is made of beside their own text.
+const TLS_SECTIONS: &[&str] =
+    &["ssls", "ssl_trusted_certificate", "upstream_tls_verify", "spiffe", "resource_spiffe_ids"];
 
 impl Surroundings {
     pub(super) fn of(document: &CompleteDocument) -> Surroundings {
@@ -127,7 +135,8 @@ impl Surroundings {
             plugin_files: plugin_files(document),
             services: sections(&["upstreams", "upstream_tls_verify"]),
             names: names(document),
-            tls: Fingerprint::of((sections(&["ssls", "ssl_trusted_certificate", "upstream_tls_verify"]), files)),
+            tls: Fingerprint::of((sections(TLS_SECTIONS), files)),
+            spiffe: Fingerprint::of(document.workload.as_ref().map(|identity| identity.digest)),
         }
     }
 
@@ -143,6 +152,7 @@ impl Surroundings {
             | Dependencies::SERVICES.only_if(self.services == before.services)
             | Dependencies::NAMES.only_if(self.names == before.names)
             | Dependencies::TLS.only_if(self.tls == before.tls)
+            | Dependencies::SPIFFE.only_if(self.spiffe == before.spiffe)
     }
 
     /// The current fingerprint of these inputs of plugins.

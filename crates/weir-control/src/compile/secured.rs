@@ -1,12 +1,12 @@
 //! TLS to upstreams: the authorities to trust, and the client certificate.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use weir_net::tls::{CertifiedKey, InvalidTerms, TlsConnector, Trust, UpstreamTerms, server_name};
+use weir_net::tls::{InvalidTerms, SpiffeId, SpiffePeers, TlsConnector, Trust, UpstreamTerms, server_name};
 
 use super::Compiler;
-use crate::document::{self, Pem, PemSource, Ssl, UpstreamIdentity};
+use super::spiffe::FoundSvid;
+use crate::document::{self, Pem, PemSource, ResourceOrigin, Ssl, SvidChoice, SvidName, SvidRight, UpstreamIdentity};
 use crate::text::read::join;
 
 /// The protocol offered by ALPN: exactly the one that is configured.
@@ -27,17 +27,32 @@ pub(super) struct Secured<'a> {
 /// The sources of an upstream's TLS settings.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Terms {
-    /// `None`: certificates are not verified.
-    trust: Option<AuthoritySource>,
-    identity: Option<(PemSource, PemSource)>,
+    trust: TrustSource,
+    identity: Option<IdentitySource>,
     protocols: &'static [&'static str],
     alt_names: Box<[Box<str>]>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-enum AuthoritySource {
+enum TrustSource {
+    /// Certificates are not verified.
+    Unverified,
     System,
     Pem(PemSource),
+    Spiffe(Box<[SpiffeId]>),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum IdentitySource {
+    Pem(PemSource, PemSource),
+    Svid(SvidName),
+}
+
+/// The client certificate of an upstream, as written.
+#[derive(Clone, Copy)]
+enum WrittenIdentity<'w> {
+    Pem(&'w Pem, &'w Pem),
+    Svid(&'w SvidChoice),
 }
 
 fn protocols(http2: bool) -> &'static [&'static str] {
@@ -65,7 +80,7 @@ impl<'a> Secured<'a> {
     fn point_out(&self, written: &document::UpstreamSpec) {
         let settings = &self.compiler.document.settings;
         let tls = &written.tls;
-        let said = tls.verify.is_some() || tls.authorities.is_some();
+        let said = tls.verify.is_some() || tls.authorities.is_some() || !tls.peers.is_empty();
         if said || settings.upstream_tls_verify.is_some() || settings.trusted.is_some() {
             return;
         }
@@ -93,24 +108,32 @@ impl<'a> Secured<'a> {
         protocols: &'static [&'static str],
     ) -> Option<TlsConnector> {
         let settings = &self.compiler.document.settings;
-        let authorities = written.tls.authorities.as_deref().or(settings.trusted.as_ref()).filter(|_| verify);
-        let pair = match written.tls.identity.as_deref() {
+        let peers = &written.tls.peers;
+        let authorities =
+            written.tls.authorities.as_deref().or(settings.trusted.as_ref()).filter(|_| verify && peers.is_empty());
+        let identity = match written.tls.identity.as_deref() {
             None => None,
-            Some(UpstreamIdentity::Own(cert, key)) => Some((cert, key)),
+            Some(UpstreamIdentity::Own(cert, key)) => Some(WrittenIdentity::Pem(cert, key)),
+            Some(UpstreamIdentity::Svid(choice)) => Some(WrittenIdentity::Svid(choice)),
             Some(UpstreamIdentity::Named(reference)) => {
                 let named = Some(reference.clone());
-                let origin = document::ResourceOrigin {
-                    path: join(&written.origin.path, "tls").into(),
-                    place: written.origin.place,
-                };
+                let origin = below(written, "tls");
                 let ssl = self.compiler.referred(&origin, "client_cert_id", &named, &self.identities, "ssls")?;
-                ssl.pairs.first().map(|(cert, key)| (cert, key))
+                ssl.pairs.first().map(|(cert, key)| WrittenIdentity::Pem(cert, key))
             }
         };
         let terms = Terms {
-            trust: verify
-                .then(|| authorities.map_or(AuthoritySource::System, |pem| AuthoritySource::Pem(pem.source.clone()))),
-            identity: pair.map(|(cert, key)| (cert.source.clone(), key.source.clone())),
+            trust: match authorities {
+                // Which workloads endpoints may be is verified in any case: the node may show them its own identity.
+                _ if !peers.is_empty() => TrustSource::Spiffe(peers.clone()),
+                _ if !verify => TrustSource::Unverified,
+                Some(pem) => TrustSource::Pem(pem.source.clone()),
+                None => TrustSource::System,
+            },
+            identity: identity.map(|identity| match identity {
+                WrittenIdentity::Pem(cert, key) => IdentitySource::Pem(cert.source.clone(), key.source.clone()),
+                WrittenIdentity::Svid(choice) => IdentitySource::Svid(choice.name.clone()),
+            }),
             protocols,
             alt_names: written.tls.alt_names.clone(),
         };
@@ -122,7 +145,7 @@ impl<'a> Secured<'a> {
         if let Some(client) = self.clients.get(&terms) {
             return client.clone().map(named);
         }
-        let client = self.build(written, verify, protocols, authorities, pair);
+        let client = self.build(written, &terms, authorities, identity);
         self.clients.insert(terms, client.clone());
         client.map(named)
     }
@@ -130,30 +153,44 @@ impl<'a> Secured<'a> {
     fn build(
         &self,
         written: &document::UpstreamSpec,
-        verify: bool,
-        protocols: &'static [&'static str],
+        terms: &Terms,
         authorities: Option<&Pem>,
-        pair: Option<(&Pem, &Pem)>,
+        identity: Option<WrittenIdentity<'_>>,
     ) -> Option<TlsConnector> {
         let compiler = self.compiler;
         // Both are read before returning, so that the faults of both are reported.
-        let identity = pair.map(|(cert, key)| compiler.certified(&[], cert, key));
+        let identity = identity.map(|identity| match identity {
+            WrittenIdentity::Pem(cert, key) => compiler.certified(&[], cert, key).map(FoundSvid::Present),
+            WrittenIdentity::Svid(choice) => compiler.svid(choice),
+        });
         let own = authorities.map(|pem| compiler.chain(pem));
-        let identity: Option<Arc<CertifiedKey>> = match identity {
+        let identity = match identity {
             None => None,
-            Some(certified) => Some(certified?),
+            Some(found) => Some(found?),
         };
         let own = match own {
             None => None,
             Some(chain) => Some(chain?),
         };
-        let system = &compiler.document.beside.system_roots;
-        let trust = match &own {
-            _ if !verify => Trust::Unverified,
-            Some(own) => Trust::Authorities(own),
-            None => Trust::System(system),
+        let peers = match &terms.trust {
+            TrustSource::Spiffe(ids) => compiler.peers(ids, &below(written, "tls.spiffe_ids"))?,
+            _ => SpiffePeers::default(),
         };
-        if verify && own.is_none() && system.is_empty() {
+        let system = &compiler.document.beside.system_roots;
+        // Without the identity that is to be shown there is no connection, as without peers.
+        let (closed, is_absent) = (SpiffePeers::default(), matches!(identity, Some(FoundSvid::Absent)));
+        let trust = match (&terms.trust, &own) {
+            _ if is_absent => Trust::Spiffe(&closed),
+            (TrustSource::Spiffe(_), _) => Trust::Spiffe(&peers),
+            (TrustSource::Unverified, _) => Trust::Unverified,
+            (_, Some(own)) => Trust::Authorities(own),
+            (_, None) => Trust::System(system),
+        };
+        let identity = match identity {
+            Some(FoundSvid::Present(certified)) => Some(certified),
+            Some(FoundSvid::Absent) | None => None,
+        };
+        if matches!(terms.trust, TrustSource::System) && system.is_empty() {
             let problem = "this system has no certificate authorities, so no endpoint's certificate can be verified";
             let advice = "put the CA certificates into `tls.ca`, or into `ssl_trusted_certificate`";
             let (path, place) = (&written.origin.path, written.origin.place);
@@ -163,7 +200,31 @@ impl<'a> Secured<'a> {
             let origin = authorities.map_or(&written.origin, |pem| &pem.origin);
             compiler.report(&origin.path, origin.place, format!("cannot be used: {wrong}"), None);
         };
-        let terms = UpstreamTerms { trust, identity, protocols };
+        let terms = UpstreamTerms { trust, identity, protocols: terms.protocols };
         TlsConnector::accepting(&terms, &written.tls.alt_names).map_err(complain).ok()
     }
+
+    /// Reports an upstream of a store that would show the identity of the node to endpoints for which the node does not allow it.
+    pub(super) fn refuse_svid(&self, written: &document::UpstreamSpec) {
+        let Some(UpstreamIdentity::Svid(choice)) = written.tls.identity.as_deref() else { return };
+        let Some(SvidRight::To(allowed)) = self.compiler.document.access().map(|access| access.svid()) else { return };
+        let is_allowed = |peer: &SpiffeId| allowed.iter().any(|one| one.covers(peer));
+        let refused = written.tls.peers.iter().find(|peer| !is_allowed(peer));
+        let (problem, advice) = match refused {
+            Some(peer) => (
+                format!("an X.509-SVID of the node may not be shown to `{peer}` by a resource of the store"),
+                "add the SPIFFE ID to `resource_spiffe_ids` in the configuration file of the node",
+            ),
+            None if written.tls.peers.is_empty() => (
+                "a resource of the store may show an X.509-SVID of the node only to workloads that it names".to_owned(),
+                "add `spiffe_ids`, with SPIFFE IDs that the node has in `resource_spiffe_ids`",
+            ),
+            None => return,
+        };
+        self.compiler.report(&choice.origin.path, choice.origin.place, problem, Some(advice.to_owned()));
+    }
+}
+
+fn below(written: &document::UpstreamSpec, key: &str) -> ResourceOrigin {
+    ResourceOrigin { path: join(&written.origin.path, key).into(), place: written.origin.place }
 }

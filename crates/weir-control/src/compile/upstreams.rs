@@ -163,8 +163,9 @@ impl<'a> Upstreams<'a> {
         // reused after a warning.
         self.tls_has_warned |= has_warned && is_secured(written);
         let stays = !has_warned && written.tls.identity.is_none() && !(self.tls_has_warned && is_secured(written));
-        let depends_on =
-            Dependencies::NAMES.only_if(written.is_elsewhere) | Dependencies::TLS.only_if(is_secured(written));
+        let depends_on = Dependencies::NAMES.only_if(written.is_elsewhere)
+            | Dependencies::TLS.only_if(is_secured(written))
+            | Dependencies::SPIFFE.only_if(written.tls.is_spiffe());
         UpstreamPart { number, key: stays.then_some(key), depends_on }
     }
 
@@ -208,10 +209,12 @@ impl<'a> Upstreams<'a> {
             placed(written, document).into_iter().map(node).collect::<Vec<_>>()
         });
         let tls = is_secured(written).then_some(self.compiler.surroundings.tls);
-        Fingerprint::of((written.content, addresses, tls))
+        let spiffe = written.tls.is_spiffe().then_some(self.compiler.surroundings.spiffe);
+        Fingerprint::of((written.content, addresses, tls, spiffe))
     }
 
     fn compile(&mut self, written: &document::UpstreamSpec, name: &str) -> Upstream {
+        self.secured.refuse_svid(written);
         let (tls, checker) = (self.secured.client(written), self.secured.checker(written));
         let mut upstream = compiled(written, name, self.compiler.document, tls);
         for endpoint in &mut upstream.endpoints {

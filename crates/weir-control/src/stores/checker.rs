@@ -23,6 +23,7 @@ use crate::document::{BesideDocument, CompleteDocument, Document};
 use crate::doubts;
 use crate::explain::{ComparedRequest, RequestDescription, RoutingOutcomes, compared};
 use crate::publish::{CheckedDocument, Publisher};
+use crate::spiffe::WorkloadHandle;
 use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::process_environment;
 use crate::text::yaml::TextLimits;
@@ -58,6 +59,7 @@ struct CheckLoader {
     secrets: KnownSecrets,
     contents: ServedFiles,
     names: NameLookups,
+    workload: WorkloadHandle,
 }
 
 impl ResourceChecker {
@@ -139,6 +141,7 @@ impl CheckLoader {
             secrets: loader.secrets.known(),
             contents: loader.contents_served.clone(),
             names: loader.names.lookups(),
+            workload: loader.workload.handle(),
         }
     }
 
@@ -161,6 +164,7 @@ impl CheckLoader {
         let beside = self.files_beside(&document, &files, looks_outside).map_err(|stall| stalled(&stall))?;
         let mut document = document.complete(beside, &process_environment, self.limits);
         document.found = self.names.known(document.queries());
+        document.workload = self.workload.identity();
         Ok(LoadedDocument::of_check(document, settings.revision(), trial.names()))
     }
 

@@ -12,7 +12,7 @@ use super::resource_source::AcceptedSettings;
 use super::resources::{ResourceKey, ResourceSet, RevisionRecord, StoredResource};
 use super::store::ResourceStore;
 use crate::document::resource_access::{NodeOwned, ResourceAccess};
-use crate::document::{AllowedAddresses, Document, NameRule, ResourceRights, WrittenResource};
+use crate::document::{AllowedAddresses, Document, NameRule, ResourceRights, SvidRight, WrittenResource};
 use crate::text::tree::TextPosition;
 
 /// The resources of the document in use, each with its place.
@@ -104,6 +104,8 @@ fn access_of(document: &Document, written: &[WrittenResource], file: &Path) -> R
         log_files: vec!["/".into()],
         // Nor does it listen on anything.
         listeners: vec![AllowedAddresses::ALL],
+        // Nor does it connect to anything.
+        svid: SvidRight::ToAny,
     };
     let directory = file.parent().map(PathBuf::from).unwrap_or_default();
     ResourceAccess::new(rights, NodeOwned::default(), file, &directory)

@@ -19,7 +19,10 @@ use super::seen::SeenFiles;
 use super::source::{Source, SourceVersion, Wake};
 use super::trial::{ChangeTrial, ResourceNames};
 use super::trusted;
-use crate::document::{BesideDocument, CompleteDocument, Document, Files, NameQuery, NamedFiles, WrittenDocument};
+use crate::document::{
+    BesideDocument, CompleteDocument, Document, Files, NameQuery, NamedFiles, WorkloadIdentity, WrittenDocument,
+};
+use crate::spiffe::{FollowedWorkload, WorkloadHandle};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::process_environment;
 use crate::text::yaml::TextLimits;
@@ -35,6 +38,7 @@ pub struct DocumentLoader {
     files: FileAccess,
     pub(super) limits: TextLimits,
     pub(super) names: FollowedNames,
+    pub(super) workload: FollowedWorkload,
     pub(super) secrets: Secrets,
     /// The client for requests to registries, with the settings of the last document.
     http: HttpClient,
@@ -135,6 +139,7 @@ impl DocumentLoader {
             files,
             limits: TextLimits::default(),
             names: FollowedNames::default(),
+            workload: FollowedWorkload::default(),
             secrets: Secrets::default(),
             http: HttpClient::default(),
             live: None,
@@ -174,6 +179,11 @@ impl DocumentLoader {
         self.names.lookups()
     }
 
+    /// A handle to the state of the SPIFFE Workload API.
+    pub fn workload(&self) -> WorkloadHandle {
+        self.workload.handle()
+    }
+
     /// A loader for a process that serves traffic: file operations have a time limit.
     pub fn of_file(path: impl Into<PathBuf>) -> DocumentLoader {
         let files = FileAccess::limited();
@@ -201,6 +211,7 @@ impl DocumentLoader {
     pub(super) fn accepted(&mut self) {
         self.source.accepted();
         self.names.accept();
+        self.workload.accept();
         let contents = std::mem::take(&mut self.contents_read);
         *self.contents_served.0.lock().unwrap_or_else(PoisonError::into_inner) = contents;
     }
@@ -208,6 +219,7 @@ impl DocumentLoader {
     /// Called when the document loaded last may have been refused: the names of the served one are kept up to date.
     pub(super) fn return_to_served(&mut self) {
         self.names.return_to_served();
+        self.workload.return_to_served();
     }
 
     /// Reads the current document with the files it refers to. Does not resolve host names or fetch secrets: for `weir check`.
@@ -273,7 +285,12 @@ impl DocumentLoader {
         self.names.follow(queries, &loaded.document.settings, self.http.clone()).map_err(|error| {
             vec![Diagnostic::of_source(self.source.name(), format!("host names cannot be looked up: {error}"))]
         })?;
-        self.update_names(&mut loaded);
+        let endpoint = loaded.document.settings.spiffe.as_ref().map(|spiffe| &spiffe.endpoint);
+        self.workload.follow(endpoint).map_err(|error| {
+            let problem = format!("the SPIFFE Workload API cannot be followed: {error}");
+            vec![Diagnostic::of_source(self.source.name(), problem)]
+        })?;
+        self.update_outside(&mut loaded);
         Ok(loaded)
     }
 
@@ -343,16 +360,28 @@ impl DocumentLoader {
         Ok(DocumentInputs { version, files })
     }
 
-    /// Updates the results of name lookups. Returns whether any of them has changed.
-    pub(super) fn update_names(&self, loaded: &mut LoadedDocument) -> bool {
+    /// Updates the results of name lookups, and what the Workload API has given. Returns whether any of it has changed.
+    pub(super) fn update_outside(&self, loaded: &mut LoadedDocument) -> bool {
         let (found, missing) = self.names.current(loaded.document.queries());
         let unresolved = missing.iter().map(|(query, reason)| self.unresolved(&loaded.document, query, reason));
         let left_out = self.names.left_out(loaded.document.queries());
         let left_out = left_out.iter().map(|(query, targets)| self.left_out(&loaded.document, query, targets));
-        loaded.warnings = loaded.old_secrets.iter().cloned().chain(unresolved).chain(left_out).collect();
-        let changed = loaded.document.found != found;
+        let without_identity = self.workload.absence().map(|problem| self.without_identity(&loaded.document, problem));
+        let warnings = loaded.old_secrets.iter().cloned().chain(unresolved).chain(left_out).chain(without_identity);
+        loaded.warnings = warnings.collect();
+        let workload = self.workload.identity();
+        let digest = |workload: &Option<Arc<WorkloadIdentity>>| workload.as_ref().map(|identity| identity.digest);
+        let changed = loaded.document.found != found || digest(&loaded.document.workload) != digest(&workload);
         loaded.document.found = found;
+        loaded.document.workload = workload;
         changed
+    }
+
+    fn without_identity(&self, document: &CompleteDocument, problem: String) -> Diagnostic {
+        let path = "spiffe.socket";
+        let told = Diagnostic::at_place(self.source.name(), document.place_at(path), problem);
+        let advice = "handshakes and connections that need it fail until then; Weir goes on asking";
+        document.located(Diagnostic { path: path.to_owned(), ..told.advise(advice) })
     }
 
     fn unresolved(&self, document: &CompleteDocument, query: &NameQuery, reason: &str) -> Diagnostic {
@@ -393,10 +422,13 @@ impl DocumentLoader {
         self.secrets.distrust();
     }
 
-    /// Registers `wake`, which is called when the source may have changed, or a name resolves differently.
+    /// Registers `wake`, which is called when the source may have changed, a name resolves differently, or the Workload API gives
+    /// something new.
     pub(super) fn notify(&mut self, wake: &Wake) {
         self.source.notify(Arc::clone(wake));
+        let of_names = Arc::clone(wake);
+        self.names.listen(move || of_names());
         let wake = Arc::clone(wake);
-        self.names.listen(move || wake());
+        self.workload.listen(move || wake());
     }
 }

@@ -25,7 +25,7 @@ use crate::store_state::StoreState;
 
 pub use changes::publish_first;
 use changes::publish_loaded;
-use expiry::ExpiryReminders;
+use expiry::{ExpiryReminders, SvidReminders};
 use queue::WriteQueue;
 
 /// The interval of checks: notifications can get lost (network file systems, links to other directories).
@@ -144,6 +144,7 @@ pub fn watch(
         expiry_failed_at: None,
         store: StoreState::default(),
         reminders: ExpiryReminders::default(),
+        svid_reminders: SvidReminders::default(),
     };
     thread::Builder::new().name("weir-config".to_owned()).spawn(move || {
         let _alive = alive;
@@ -166,7 +167,7 @@ struct Watching {
     publisher: Arc<Publisher>,
     /// The inputs of the document loaded last, whether it was accepted or not.
     inputs: DocumentInputs,
-    /// The published document, if it has names whose lookups may change.
+    /// The published document, if it has names whose lookups may change, or an identity from outside.
     serving: Option<LoadedDocument>,
     commands: Receiver<WatchCommand>,
     /// Changes that were received.
@@ -184,6 +185,7 @@ struct Watching {
     /// The state of a shared store that was reported last.
     store: StoreState,
     reminders: ExpiryReminders,
+    svid_reminders: SvidReminders,
 }
 
 /// The result of waiting for a command.
@@ -215,6 +217,7 @@ impl Watching {
             self.look_up_again();
             let status = self.publisher.status();
             self.reminders.follow(status.revision, &status.certificates);
+            self.svid_reminders.follow(self.loader.workload.identity());
         }
     }
 
@@ -371,12 +374,12 @@ impl Watching {
         self.serving = with_names(loaded);
     }
 
-    /// Publishes the current document again if a lookup of a name has another result.
+    /// Publishes the current document again if a lookup of a name has another result, or the Workload API has given something new.
     fn look_up_again(&mut self) {
         self.loader.return_to_served();
         let Some(loaded) = &mut self.serving else { return };
-        if self.loader.update_names(loaded) {
-            // The document has compiled before, and addresses cannot cause faults.
+        if self.loader.update_outside(loaded) {
+            // The document has compiled before, and neither addresses nor an identity can cause faults.
             let named = |warning| loaded.named(warning);
             let warnings = loaded.warnings.clone();
             let _ = self.publisher.try_publish(&loaded.document, loaded.revision.clone(), (warnings, &named), None);
@@ -392,5 +395,5 @@ fn show(loader: &DocumentLoader, loaded: &LoadedDocument, publisher: &Publisher)
 }
 
 fn with_names(loaded: LoadedDocument) -> Option<LoadedDocument> {
-    (!loaded.document.queries().is_empty()).then_some(loaded)
+    (!loaded.document.queries().is_empty() || loaded.document.settings.spiffe.is_some()).then_some(loaded)
 }

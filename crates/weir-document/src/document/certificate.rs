@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use weir_net::tls::{ClientDemand, Versions};
+use weir_net::tls::{ClientDemand, SpiffeId, Versions};
 
 use super::data_encryption::{UNREADABLE, unreadable};
 use super::resource::{self, COMMON, IdOf, Reference, ResourceOrigin, id_of};
+use super::spiffe::{PEERS, SVID, SvidChoice};
 use crate::keys;
 use crate::keys::KeyRule;
 use crate::keys::kinds::{
@@ -30,6 +31,8 @@ pub struct Ssl {
     pub listeners: Vec<Reference>,
     /// Certificates with their keys; several for several key types.
     pub pairs: Vec<(Pem, Pem)>,
+    /// Not in APISIX: an X.509-SVID of the node in place of certificates.
+    pub svid: Option<SvidChoice>,
     pub clients: Option<ClientVerification>,
     /// APISIX `ssl_protocols`.
     pub versions: Versions,
@@ -45,15 +48,32 @@ pub struct ServerName {
     pub origin: ResourceOrigin,
 }
 
-/// APISIX `ssl.client`: the authorities that client certificates must be issued by.
+/// APISIX `ssl.client`: what client certificates must prove.
 #[derive(Clone, Debug)]
 pub struct ClientVerification {
-    pub authorities: Pem,
-    pub depth: usize,
+    pub trust: ClientAuthorities,
     /// Not in APISIX: what is demanded on paths that are not in `except`.
     pub demand: ClientDemand,
     /// APISIX `skip_mtls_uri_regex`: paths that need no certificate.
     pub except: Vec<(String, ResourceOrigin)>,
+}
+
+/// Who vouches for clients.
+#[derive(Clone, Debug)]
+pub enum ClientAuthorities {
+    /// These, with at most so many intermediate certificates.
+    Own(Pem, usize),
+    /// Not in APISIX: the trust domains of these workloads.
+    Spiffe(Box<[SpiffeId]>, ResourceOrigin),
+}
+
+impl ClientAuthorities {
+    pub fn origin(&self) -> &ResourceOrigin {
+        match self {
+            ClientAuthorities::Own(pem, _) => &pem.origin,
+            ClientAuthorities::Spiffe(_, origin) => origin,
+        }
+    }
 }
 
 /// APISIX `upstream.tls`, and the verification of endpoints, which APISIX configures for the whole node only.
@@ -68,6 +88,15 @@ pub struct UpstreamTls {
     pub server_name: Option<Box<str>>,
     /// Not in APISIX: names of which the certificates must have one, in place of the server name.
     pub alt_names: Box<[Box<str>]>,
+    /// Not in APISIX: the workloads that endpoints may be, in place of authorities and the server name.
+    pub peers: Box<[SpiffeId]>,
+}
+
+impl UpstreamTls {
+    /// Whether it depends on what the Workload API gives.
+    pub fn is_spiffe(&self) -> bool {
+        !self.peers.is_empty() || matches!(self.identity.as_deref(), Some(UpstreamIdentity::Svid(_)))
+    }
 }
 
 /// The client certificate that is presented to an upstream.
@@ -77,6 +106,8 @@ pub enum UpstreamIdentity {
     Own(Pem, Pem),
     /// `client_cert_id`: an entry of `ssls` with `type: client`.
     Named(Reference),
+    /// Not in APISIX: an X.509-SVID of the node.
+    Svid(SvidChoice),
 }
 
 /// Text in PEM, as written.
@@ -124,11 +155,14 @@ keys! {
     /// Certificates for clients, or one that the gateway shows to upstreams.
     pub(super) static SSL: SslKeys = "ssl", shared COMMON, rules &[
         KeyRule::AnyOf {
-            keys: &["cert", "reject_handshake"],
+            keys: &["cert", "reject_handshake", "svid"],
             problem: "has no certificate",
             advice: "add `cert` and `key`: PEM text, or the names of PEM files",
         },
         KeyRule::AtMostOne("cert", "reject_handshake"),
+        KeyRule::AtMostOne("svid", "reject_handshake"),
+        KeyRule::AtMostOne("svid", "cert"),
+        KeyRule::AtMostOne("svid", "certs"),
         KeyRule::Together("cert", "key"),
     ];
 
@@ -149,6 +183,9 @@ keys! {
     key: Custom<Pem> = PEM, secret_pem(), example("example.key");
     /// There is no certificate: handshakes for the names are refused, and requests to them on connections for other names get 421.
     reject_handshake: Or<Flag> = flag().or(false), own(), guide("tls.md#names-that-are-refused");
+    /// The certificate is an X.509-SVID that the Workload API (`spiffe`) gives the node: `default` for the first one, its SPIFFE ID, or
+    /// its hint.
+    svid: ParsedText<SvidChoice> = SVID, own(), absent("`cert` and `key`"), example("default"), guide("spiffe.md");
     /// Further certificates for the same names, for example with another kind of key.
     certs: List<Custom<Pem>> = list(PEM);
     /// The keys of `certs`, in the same order.
@@ -168,12 +205,22 @@ keys! {
 
 keys! {
     /// How certificates of clients are verified.
-    pub(super) static SSL_CLIENT: SslClientKeys = "ssl_client";
+    pub(super) static SSL_CLIENT: SslClientKeys = "ssl_client", rules &[
+        KeyRule::AnyOf {
+            keys: &["ca", "spiffe_ids"],
+            problem: "does not say which certificates of clients are valid",
+            advice: "add `ca`, the CA certificate that client certificates are verified with, or `spiffe_ids`",
+        },
+        KeyRule::AtMostOne("ca", "spiffe_ids"),
+    ];
 
     /// The CA certificates that must have issued those of clients: PEM text, the name of a file, or `$env://NAME`.
-    ca: Custom<Pem> = PEM, required("add the CA certificate that client certificates are verified with"), example("ca.crt");
+    ca: Custom<Pem> = PEM, absent("`spiffe_ids`"), example("ca.crt");
     /// The most intermediate certificates between that of a client and a CA certificate.
     depth: Or<Whole<u32>> = whole(0, MOST_DEPTH).or(1);
+    /// The workloads that clients may be, by their SPIFFE IDs; a trust domain stands for all of its workloads. Their certificates are
+    /// verified with the trust bundles of the Workload API (`spiffe`).
+    spiffe_ids: List<ParsedText<SpiffeId>> = PEERS, own(), absent("`ca`"), example("[\"spiffe://example.org/shop\"]"), guide("spiffe.md");
     /// `required`: clients must present a valid certificate. `optional`: they may present none. `any`: they may also present one that
     /// is not valid, which is then taken for none.
     mode: Or<Words<ClientDemand>> = words(DEMANDS).or(ClientDemand::Valid), own();
@@ -207,11 +254,24 @@ pub(super) fn read(at: &NodeReader, index: usize) -> Option<Ssl> {
         names: if for_upstreams { Vec::new() } else { names(&fields) },
         listeners: fields.read(&SSL.listeners).unwrap_or_default(),
         pairs: pairs(&fields),
+        svid: svid(&fields, for_upstreams),
         clients: fields.read(&SSL.client),
         versions: fields.read(&SSL.ssl_protocols).unwrap_or(Versions::ALL),
         enabled: fields.value(&SSL.status) == 1,
         refuses: fields.value(&SSL.reject_handshake),
     })
+}
+
+/// `svid`, which upstreams have a key of their own for.
+fn svid(fields: &MapReader, for_upstreams: bool) -> Option<SvidChoice> {
+    let svid = fields.read(&SSL.svid);
+    if for_upstreams && let Some(at) = fields.get(&SSL.svid) {
+        at.report_advising(
+            "is for clients, and the entry has `type: client`",
+            "write `tls: { svid: … }` into the upstream",
+        );
+    }
+    svid
 }
 
 fn names(fields: &MapReader) -> Vec<ServerName> {
@@ -306,7 +366,14 @@ fn clients(fields: &MapReader) -> Option<ClientVerification> {
     let except = fields.read(&SSL_CLIENT.skip_mtls_uri_regex).unwrap_or_default();
     let depth = fields.value(&SSL_CLIENT.depth) as usize;
     let demand = fields.value(&SSL_CLIENT.mode);
-    Some(ClientVerification { authorities: fields.read(&SSL_CLIENT.ca)?, depth, demand, except })
+    let own = fields.read(&SSL_CLIENT.ca).map(|pem| ClientAuthorities::Own(pem, depth));
+    let of_workloads = fields.get(&SSL_CLIENT.spiffe_ids).and_then(|at| {
+        if let Some(depth) = fields.get(&SSL_CLIENT.depth) {
+            depth.report_advising("has no effect with `spiffe_ids`", "remove one of the two");
+        }
+        Some(ClientAuthorities::Spiffe(fields.read(&SSL_CLIENT.spiffe_ids)?.into(), ResourceOrigin::of(&at)))
+    });
+    Some(ClientVerification { trust: own.or(of_workloads)?, demand, except })
 }
 
 fn pattern(at: &NodeReader, text: &str) -> Option<(String, ResourceOrigin)> {
@@ -337,7 +404,13 @@ fn versions(at: &NodeReader) -> Option<Versions> {
 
 keys! {
     /// TLS to the endpoints of an upstream.
-    pub(super) static UPSTREAM_TLS: UpstreamTlsKeys = "upstream_tls", rules &[KeyRule::AtMostOne("client_cert", "client_cert_id")];
+    pub(super) static UPSTREAM_TLS: UpstreamTlsKeys = "upstream_tls", rules &[
+        KeyRule::AtMostOne("client_cert", "client_cert_id"),
+        KeyRule::AtMostOne("svid", "client_cert"),
+        KeyRule::AtMostOne("svid", "client_cert_id"),
+        KeyRule::AtMostOne("spiffe_ids", "ca"),
+        KeyRule::AtMostOne("spiffe_ids", "subject_alt_names"),
+    ];
 
     /// The client certificate for endpoints that ask for one: PEM text, the name of a file, or `$env://NAME`.
     client_cert: Custom<Pem> = PEM, example("client.crt");
@@ -355,6 +428,13 @@ keys! {
     /// Names of which the certificates of endpoints must have one (SAN), in place of the server name: host names, or URIs.
     subject_alt_names: List<ParsedText<Box<str>>> = list(text(1, 2048).parsed(alt_name)).not_empty("leave it out to verify the server name"),
         own(), absent("the server name"), example("[\"spiffe://cluster.local/ns/shop/sa/orders\"]");
+    /// The client certificate is an X.509-SVID that the Workload API (`spiffe`) gives the node: `default` for the first one, its SPIFFE
+    /// ID, or its hint.
+    svid: ParsedText<SvidChoice> = SVID, own(), absent("none"), example("default"), guide("spiffe.md");
+    /// The workloads that endpoints may be, by their SPIFFE IDs; a trust domain stands for all of its workloads. Their certificates are
+    /// verified with the trust bundles of the Workload API (`spiffe`), and no server name is verified.
+    spiffe_ids: List<ParsedText<SpiffeId>> = PEERS, own(), absent("`ca` and the server name"),
+        example("[\"spiffe://example.org/orders\"]"), guide("spiffe.md");
 }
 
 fn upstream_server_name(at: &NodeReader, text: &str) -> Option<Box<str>> {
@@ -397,11 +477,11 @@ pub(super) fn read_upstream(fields: &MapReader) -> Option<UpstreamTls> {
         }
     };
     let named = fields.read(&UPSTREAM_TLS.client_cert_id).map(UpstreamIdentity::Named);
+    let svid = fields.read(&UPSTREAM_TLS.svid).map(UpstreamIdentity::Svid);
     let verify = fields.read(&UPSTREAM_TLS.verify);
     let alt_names = fields.read(&UPSTREAM_TLS.subject_alt_names).unwrap_or_default();
-    if verify == Some(false)
-        && let Some(at) = fields.get(&UPSTREAM_TLS.subject_alt_names)
-    {
+    let needs_verification = [fields.get(&UPSTREAM_TLS.subject_alt_names), fields.get(&UPSTREAM_TLS.spiffe_ids)];
+    for at in needs_verification.into_iter().flatten().filter(|_| verify == Some(false)) {
         at.report_advising("has no effect with `verify: false`", "remove one of the two");
     }
     Some(UpstreamTls {
@@ -409,7 +489,8 @@ pub(super) fn read_upstream(fields: &MapReader) -> Option<UpstreamTls> {
         server_name: fields.read(&UPSTREAM_TLS.server_name),
         alt_names: alt_names.into(),
         authorities: fields.read(&UPSTREAM_TLS.ca).map(Box::new),
-        identity: own.or(named).map(Box::new),
+        identity: own.or(named).or(svid).map(Box::new),
+        peers: fields.read(&UPSTREAM_TLS.spiffe_ids).unwrap_or_default().into(),
     })
 }
 
@@ -428,7 +509,11 @@ impl Ssl {
     /// All PEM texts of the resource, each of which may be in a file.
     pub fn pems(&self) -> impl Iterator<Item = &Pem> {
         let pairs = self.pairs.iter().flat_map(|(cert, key)| [cert, key]);
-        pairs.chain(self.clients.iter().map(|clients| &clients.authorities))
+        let of_clients = self.clients.iter().filter_map(|clients| match &clients.trust {
+            ClientAuthorities::Own(pem, _) => Some(pem),
+            ClientAuthorities::Spiffe(..) => None,
+        });
+        pairs.chain(of_clients)
     }
 }
 

@@ -11,6 +11,7 @@ use super::Document;
 use super::certificate::NamedBy;
 use super::names::{NameQuery, ResolvedNames};
 use super::resource_access::advice_on_file;
+use super::spiffe::{SvidName, WorkloadIdentity, X509Svid};
 use super::upstream::{self, NodeSpec, NodesFile, UpstreamSpec};
 use crate::text::diagnostic::{Diagnostic, FaultCause, Faults};
 use crate::text::read::{NodeReader, join};
@@ -60,6 +61,8 @@ pub struct CompleteDocument {
     queries: BTreeSet<NameQuery>,
     /// The results of the lookups, which change while the document stays: a name without a result has no address for now.
     pub found: ResolvedNames,
+    /// What the Workload API has given, which changes as well; `None`: nothing yet, or it was not asked.
+    pub workload: Option<Arc<WorkloadIdentity>>,
 }
 
 impl Deref for CompleteDocument {
@@ -85,7 +88,7 @@ impl Document {
 
     fn with_nodes(self, node_files: HashMap<Box<str>, Vec<NodeSpec>>, beside: BesideDocument) -> CompleteDocument {
         let queries = self.queries(&node_files);
-        CompleteDocument { document: self, beside, node_files, queries, found: ResolvedNames::new() }
+        CompleteDocument { document: self, beside, node_files, queries, found: ResolvedNames::new(), workload: None }
     }
 
     fn queries(&self, node_files: &HashMap<Box<str>, Vec<NodeSpec>>) -> BTreeSet<NameQuery> {
@@ -160,6 +163,11 @@ impl CompleteDocument {
     /// The names that must be resolved before endpoints have addresses.
     pub fn queries(&self) -> &BTreeSet<NameQuery> {
         &self.queries
+    }
+
+    /// An X.509-SVID of the node; `None` if the Workload API gives none of this name.
+    pub fn svid(&self, name: &SvidName) -> Option<&X509Svid> {
+        self.workload.as_ref()?.find(name)
     }
 
     /// The position of a name that is looked up.

@@ -7,6 +7,7 @@ use super::certificate::Pem;
 use super::controller::{MutualTlsFiles, ServedClusterSettings};
 use super::resource_access::OwnFiles;
 use super::settings::NodeSettings;
+use super::spiffe::{SpiffeSettings, WorkloadEndpoint};
 use super::store::{EtcdSettings, EtcdTlsFiles, StoreKind};
 
 impl NodeSettings {
@@ -41,11 +42,15 @@ impl NodeSettings {
             records: _,
             otlp_metrics: _,
             wasm,
+            spiffe,
         } = self;
         let path = |file: &str| PathBuf::from(file);
         let mut public: Vec<PathBuf> = trusted.iter().filter_map(Pem::elsewhere).map(PathBuf::from).collect();
         let mut private: Vec<PathBuf> = enable_access_log.iter().map(|log| log.path.clone()).collect();
         private.extend(wasm.plugins.iter().map(|plugin| path(&plugin.file)));
+        if let Some(SpiffeSettings { endpoint: WorkloadEndpoint::Unix(socket) }) = spiffe {
+            private.push(path(socket));
+        }
         match store.as_ref().map(|store| &store.kind) {
             Some(StoreKind::Embedded { path: file }) => private.extend(file.iter().map(|file| path(file))),
             Some(StoreKind::Etcd(EtcdSettings { tls: Some(tls), .. })) => {

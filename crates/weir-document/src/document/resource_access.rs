@@ -1,4 +1,4 @@
-//! What the resources of a store may use of the node: environment variables, secrets, files and addresses to listen on.
+//! What the resources of a store may use of the node: environment variables, secrets, files, addresses to listen on, and its identity.
 //!
 //! Whoever may change resources is not always who may read the environment and the files of the node. So the node's configuration
 //! file lists what resources may use, and this module decides by these lists, for every way in which a resource can refer to
@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use weir_net::tls::SpiffeId;
 use weir_plugin::AllowedFolders;
 
 use super::listen::ListenAddress;
@@ -45,6 +46,23 @@ pub struct ResourceRights {
     pub log_files: Vec<Box<str>>,
     /// `resource_listeners`: addresses that may be listened on.
     pub listeners: Vec<AllowedAddresses>,
+    /// `resource_spiffe_ids`: whom an X.509-SVID of the node may be shown to.
+    pub svid: SvidRight,
+}
+
+/// Whom upstreams may show an X.509-SVID of the node to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SvidRight {
+    /// These workloads.
+    To(Vec<SpiffeId>),
+    /// Any endpoint.
+    ToAny,
+}
+
+impl Default for SvidRight {
+    fn default() -> SvidRight {
+        SvidRight::To(Vec::new())
+    }
 }
 
 /// An entry of `resource_env` or `resource_secrets`.
@@ -183,6 +201,11 @@ impl ResourceAccess {
     /// Whether resources may listen on an address.
     pub fn may_listen(&self, address: ListenAddress) -> bool {
         self.rights.listeners.iter().any(|allowed| allowed.contain(address))
+    }
+
+    /// Whom upstreams may show an X.509-SVID of the node to.
+    pub fn svid(&self) -> &SvidRight {
+        &self.rights.svid
     }
 
     /// Whether some resource may read the text that a name stands for: the name of a file, or `$env://NAME`.

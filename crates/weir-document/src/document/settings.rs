@@ -22,7 +22,8 @@ use super::kinds;
 use super::listen::{self, Listen};
 use super::listener::AllowedAddresses;
 use super::otlp_metrics::OtlpMetricsSettings;
-use super::resource_access::{self, ResourceRights};
+use super::resource_access::{self, ResourceRights, SvidRight};
+use super::spiffe::SpiffeSettings;
 use super::store::{self, StoreKind, StoreSettings};
 use super::wasm::WasmSettings;
 use crate::keys::schema::Definitions;
@@ -82,6 +83,8 @@ pub struct NodeSettings {
     /// The OpenTelemetry collector that gets the metrics; `None` means none.
     pub otlp_metrics: Option<OtlpMetricsSettings>,
     pub wasm: WasmSettings,
+    /// The Workload API that gives certificates and trust bundles; `None` means none.
+    pub spiffe: Option<SpiffeSettings>,
 }
 
 /// The limits of records of exchanges on their way to log receivers.
@@ -213,6 +216,7 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
         },
         otlp_metrics: fields.read(&NODE.otlp_metrics),
         wasm: fields.read(&NODE.wasm).unwrap_or_default(),
+        spiffe: fields.read(&NODE.spiffe),
     };
     refuse_taken_addresses(fields, &settings);
     settings
@@ -333,6 +337,7 @@ fn resource_rights(fields: &MapReader, store: Option<&StoreSettings>) -> Resourc
         files: fields.read(&NODE.resource_files).unwrap_or_default(),
         log_files: fields.read(&NODE.resource_log_files).unwrap_or_default(),
         listeners: fields.read(&NODE.resource_listeners).unwrap_or_default(),
+        svid: SvidRight::To(fields.read(&NODE.resource_spiffe_ids).unwrap_or_default()),
     };
     if let Some(StoreKind::Kubernetes(settings)) = store.map(|store| &store.kind) {
         rights.listeners.extend(settings.gateway_addresses.map(AllowedAddresses::network));

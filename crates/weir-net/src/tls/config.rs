@@ -11,8 +11,10 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore, ServerConfig, SupportedProtocolVersion, WantsVerifier};
 
+use super::hashing::{add, finish};
 use super::keys::Keys;
 use super::provider;
+use super::spiffe::SpiffePeers;
 use super::tickets::{FullHandshakes, Scope, TicketKeys, Tickets};
 use super::verify::{AltName, ClientDemand, ClientVerifier, ServerVerifier};
 
@@ -38,7 +40,7 @@ const MOST_SKIPPED: u32 = 1 << 20;
 /// The TLS settings of a server name.
 #[derive(Debug)]
 pub struct ServerTerms<'a> {
-    /// Not empty. A client gets the first one it supports, ECDSA before RSA.
+    /// A client gets the first one it supports, ECDSA before RSA. Without any, every handshake is refused.
     pub keys: Vec<Arc<CertifiedKey>>,
     pub versions: Versions,
     /// `Some` requests certificates from clients.
@@ -50,10 +52,17 @@ pub struct ServerTerms<'a> {
 /// Which client certificates are accepted.
 #[derive(Debug)]
 pub struct ClientTerms<'a> {
-    pub authorities: &'a [CertificateDer<'static>],
-    /// Limit of the intermediate certificates between a client's certificate and the CA.
-    pub depth: usize,
+    pub trust: ClientTrust<'a>,
     pub demand: ClientDemand,
+}
+
+/// Who vouches for clients.
+#[derive(Clone, Copy, Debug)]
+pub enum ClientTrust<'a> {
+    /// One of these CAs, with at most this many intermediate certificates between a client's certificate and the CA.
+    Authorities(&'a [CertificateDer<'static>], usize),
+    /// The trust domain of the client.
+    Spiffe(&'a SpiffePeers),
 }
 
 /// Terms that rustls cannot implement.
@@ -90,9 +99,13 @@ impl Server {
         let (builder, scope, judge) = match &terms.clients {
             None => (builder.with_no_client_auth(), Scope::default(), None),
             Some(clients) => {
-                let authorities = Arc::new(roots(clients.authorities)?);
-                let verifier = ClientVerifier::new(authorities, clients.depth, clients.demand).map_err(wrong)?;
-                let verifier = Arc::new(verifier);
+                let verifier = Arc::new(match clients.trust {
+                    ClientTrust::Authorities(authorities, depth) => {
+                        let authorities = Arc::new(roots(authorities)?);
+                        ClientVerifier::new(authorities, depth, clients.demand).map_err(wrong)?
+                    }
+                    ClientTrust::Spiffe(peers) => ClientVerifier::of_spiffe(peers.clone(), clients.demand),
+                });
                 let judge = (clients.demand == ClientDemand::Nothing).then(|| Arc::clone(&verifier));
                 (builder.with_client_cert_verifier(verifier), scope(clients), judge)
             }
@@ -167,24 +180,19 @@ impl Server {
 fn scope(clients: &ClientTerms<'_>) -> Scope {
     let mut hash = Context::new(&SHA256);
     hash.update(&[clients.demand as u8]);
-    hash.update(&clients.depth.to_be_bytes());
-    clients.authorities.iter().for_each(|authority| add(&mut hash, authority));
+    match clients.trust {
+        ClientTrust::Authorities(authorities, depth) => {
+            hash.update(&depth.to_be_bytes());
+            authorities.iter().for_each(|authority| add(&mut hash, authority));
+        }
+        ClientTrust::Spiffe(peers) => peers.add_ids(&mut hash),
+    }
     finish(hash)
 }
 
 fn hash_authorities(hash: &mut Context, authorities: &[CertificateDer<'static>]) {
     hash.update(b"authorities");
     authorities.iter().for_each(|authority| add(hash, authority));
-}
-
-/// Adds a part with its length, so that the boundaries between parts are unambiguous.
-fn add(hash: &mut Context, part: &[u8]) {
-    hash.update(&part.len().to_be_bytes());
-    hash.update(part);
-}
-
-fn finish(hash: Context) -> [u8; 32] {
-    hash.finish().as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
 fn roots(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, InvalidTerms> {
@@ -213,6 +221,8 @@ pub enum Trust<'a> {
     Authorities(&'a [CertificateDer<'static>]),
     /// Those issued by one of the system's CAs; unusable ones are skipped, since they are not in the user's hands.
     System(&'a [CertificateDer<'static>]),
+    /// Those of these workloads, whatever the name of the server is.
+    Spiffe(&'a SpiffePeers),
 }
 
 /// The TLS configuration of a client for upstreams. Clones share their sessions.
@@ -268,6 +278,11 @@ impl TlsConnector {
                 let mut roots = RootCertStore::empty();
                 roots.add_parsable_certificates(authorities.iter().cloned());
                 verifying(builder, roots, alt_names)
+            }
+            Trust::Spiffe(peers) => {
+                peers.add_all(&mut hash);
+                let verifier = ServerVerifier::Spiffe(peers.clone());
+                builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
             }
         };
         alt_names.iter().for_each(|name| add(&mut hash, name.as_bytes()));

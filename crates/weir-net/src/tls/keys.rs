@@ -4,10 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
 
 use super::provider;
 
@@ -50,9 +52,32 @@ pub fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, KeyErro
     }
 }
 
+/// The certificates that stand one after the other in DER, at most `most`.
+pub fn certificates_der(der: &[u8], most: usize) -> Result<Vec<CertificateDer<'static>>, KeyError> {
+    let (mut all, mut rest) = (Vec::new(), der);
+    while !rest.is_empty() {
+        if all.len() == most {
+            return Err(KeyError::Damaged(format!("it has more than {most} certificates")));
+        }
+        let (after, _) = X509Certificate::from_der(rest)
+            .map_err(|_| KeyError::Damaged("it is not a list of certificates in DER".to_owned()))?;
+        all.push(CertificateDer::from(rest[..rest.len() - after.len()].to_vec()));
+        rest = after;
+    }
+    if all.is_empty() { Err(KeyError::NoCertificate) } else { Ok(all) }
+}
+
 /// Parses a key in PEM, and combines it with its certificate chain.
 pub fn certified(chain: Vec<CertificateDer<'static>>, key: &[u8]) -> Result<Arc<CertifiedKey>, KeyError> {
-    let certified = unchecked(chain, key)?;
+    matching(unchecked(chain, key)?)
+}
+
+/// The same for a key in DER (PKCS #8).
+pub fn certified_der(chain: Vec<CertificateDer<'static>>, key: Vec<u8>) -> Result<Arc<CertifiedKey>, KeyError> {
+    matching(loaded(chain, PrivatePkcs8KeyDer::from(key).into())?)
+}
+
+fn matching(certified: Arc<CertifiedKey>) -> Result<Arc<CertifiedKey>, KeyError> {
     match certified.keys_match() {
         // Some key types cannot be compared.
         Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
@@ -71,6 +96,10 @@ pub fn unchecked(chain: Vec<CertificateDer<'static>>, key: &[u8]) -> Result<Arc<
         pem::Error::NoItemsFound => KeyError::NoKey,
         error => KeyError::Damaged(reason(&error)),
     })?;
+    loaded(chain, key)
+}
+
+fn loaded(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<Arc<CertifiedKey>, KeyError> {
     let key = provider().key_provider.load_private_key(key).map_err(unusable)?;
     Ok(Arc::new(CertifiedKey::new(chain, key)))
 }

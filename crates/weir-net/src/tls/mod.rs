@@ -3,9 +3,11 @@
 mod config;
 mod early_data;
 mod facts;
+mod hashing;
 mod keys;
 mod server_name;
 mod session;
+mod spiffe;
 mod tickets;
 mod verify;
 
@@ -13,14 +15,18 @@ use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::CryptoProvider;
 
-pub use config::{ClientTerms, InvalidTerms, Server, ServerTerms, TlsConnector, Trust, UpstreamTerms, Versions};
+pub use config::{
+    ClientTerms, ClientTrust, InvalidTerms, Server, ServerTerms, TlsConnector, Trust, UpstreamTerms, Versions,
+};
 pub use facts::{CertificateFacts, ClientNames, identities, normalised_email};
-pub use keys::{KeyError, certificates, certified, unchecked};
+pub use hashing::digest_of;
+pub use keys::{KeyError, certificates, certificates_der, certified, certified_der, unchecked};
 pub use rustls::pki_types::{CertificateDer, ServerName};
 pub use rustls::sign::CertifiedKey;
 pub use server_name::server_name;
 pub use session::TlsSession;
 pub(crate) use session::cipher_name;
+pub use spiffe::{SpiffeId, SpiffePeers, SvidFault, TrustBundles, svid_id};
 pub use tickets::{Scope, TicketKeys};
 pub use verify::ClientDemand;
 

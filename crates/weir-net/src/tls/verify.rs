@@ -12,6 +12,7 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, 
 
 use super::facts::has_uri;
 use super::provider;
+use super::spiffe::SpiffePeers;
 
 /// What is demanded of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,14 +25,23 @@ pub enum ClientDemand {
     Nothing,
 }
 
-/// Verifies client certificates against CAs, with a limit of the chain's length.
+/// Verifies client certificates.
 #[derive(Debug)]
 pub(crate) struct ClientVerifier {
-    authorities: Arc<RootCertStore>,
-    inner: Arc<dyn ClientCertVerifier>,
-    /// Limit of the intermediate certificates between the client's certificate and the CA.
-    depth: usize,
+    trust: VerifiedTrust,
     demand: ClientDemand,
+}
+
+#[derive(Debug)]
+enum VerifiedTrust {
+    /// One of these CAs, with a limit of the chain's length.
+    Authorities {
+        roots: Arc<RootCertStore>,
+        inner: Arc<dyn ClientCertVerifier>,
+        /// Limit of the intermediate certificates between the client's certificate and the CA.
+        depth: usize,
+    },
+    Spiffe(SpiffePeers),
 }
 
 impl ClientVerifier {
@@ -44,7 +54,12 @@ impl ClientVerifier {
     ) -> Result<Self, VerifierBuilderError> {
         let builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(&authorities), provider());
         let builder = if demand == ClientDemand::Valid { builder } else { builder.allow_unauthenticated() };
-        Ok(ClientVerifier { inner: builder.build()?, authorities, depth, demand })
+        let trust = VerifiedTrust::Authorities { inner: builder.build()?, roots: authorities, depth };
+        Ok(ClientVerifier { trust, demand })
+    }
+
+    pub(crate) fn of_spiffe(peers: SpiffePeers, demand: ClientDemand) -> ClientVerifier {
+        ClientVerifier { trust: VerifiedTrust::Spiffe(peers), demand }
     }
 
     /// Whether the certificates that a client has sent, its own first, are valid at this time.
@@ -58,27 +73,39 @@ impl ClientVerifier {
         between: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self.inner.verify_client_cert(client, between, now)?;
-        // No chain is longer than the certificates sent, so a short list needs no search.
-        match between.len() <= self.depth || self.is_short(client, between, now) {
-            true => Ok(verified),
-            false => Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)),
+        match &self.trust {
+            VerifiedTrust::Authorities { roots, inner, depth } => {
+                let verified = inner.verify_client_cert(client, between, now)?;
+                // No chain is longer than the certificates sent, so a short list needs no search.
+                match between.len() <= *depth || is_short(roots, *depth, client, between, now) {
+                    true => Ok(verified),
+                    false => Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)),
+                }
+            }
+            VerifiedTrust::Spiffe(peers) => {
+                peers.verify(client, between, now, webpki::KeyUsage::client_auth())?;
+                Ok(ClientCertVerified::assertion())
+            }
         }
     }
+}
 
-    /// Whether a chain to a CA exists that is short enough.
-    fn is_short(&self, client: &CertificateDer<'_>, between: &[CertificateDer<'_>], now: UnixTime) -> bool {
-        let Ok(client) = webpki::EndEntityCert::try_from(client) else { return false };
-        let short = |path: &webpki::VerifiedPath<'_>| match path.intermediate_certificates().count() <= self.depth {
-            true => Ok(()),
-            false => Err(webpki::Error::UnknownIssuer),
-        };
-        let algorithms = provider().signature_verification_algorithms.all;
-        let usage = webpki::KeyUsage::client_auth();
-        let path =
-            client.verify_for_usage(algorithms, &self.authorities.roots, between, now, usage, None, Some(&short));
-        path.is_ok()
-    }
+/// Whether a chain to a CA exists that is short enough.
+fn is_short(
+    roots: &RootCertStore,
+    depth: usize,
+    client: &CertificateDer<'_>,
+    between: &[CertificateDer<'_>],
+    now: UnixTime,
+) -> bool {
+    let Ok(client) = webpki::EndEntityCert::try_from(client) else { return false };
+    let short = |path: &webpki::VerifiedPath<'_>| match path.intermediate_certificates().count() <= depth {
+        true => Ok(()),
+        false => Err(webpki::Error::UnknownIssuer),
+    };
+    let algorithms = provider().signature_verification_algorithms.all;
+    let usage = webpki::KeyUsage::client_auth();
+    client.verify_for_usage(algorithms, &roots.roots, between, now, usage, None, Some(&short)).is_ok()
 }
 
 impl ClientCertVerifier for ClientVerifier {
@@ -87,7 +114,11 @@ impl ClientCertVerifier for ClientVerifier {
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.inner.root_hint_subjects()
+        match &self.trust {
+            VerifiedTrust::Authorities { inner, .. } => inner.root_hint_subjects(),
+            // Workloads have one identity for all peers, and choose none by its authority.
+            VerifiedTrust::Spiffe(_) => &[],
+        }
     }
 
     fn verify_client_cert(
@@ -109,7 +140,7 @@ impl ClientCertVerifier for ClientVerifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.inner.verify_tls12_signature(message, certificate, signature)
+        verify_tls12_signature(message, certificate, signature, &provider().signature_verification_algorithms)
     }
 
     fn verify_tls13_signature(
@@ -118,11 +149,11 @@ impl ClientCertVerifier for ClientVerifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.inner.verify_tls13_signature(message, certificate, signature)
+        verify_tls13_signature(message, certificate, signature, &provider().signature_verification_algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.inner.supported_verify_schemes()
+        provider().signature_verification_algorithms.supported_schemes()
     }
 }
 
@@ -134,6 +165,8 @@ pub(super) enum ServerVerifier {
     Any,
     /// An authority has issued the certificate, and it has one of these names in place of the server's.
     OneOf { roots: RootCertStore, names: Box<[AltName]> },
+    /// It is that of one of these workloads.
+    Spiffe(SpiffePeers),
 }
 
 /// A subject alternative name that a certificate must have.
@@ -170,12 +203,18 @@ impl ServerCertVerifier for ServerVerifier {
         _ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        if let ServerVerifier::OneOf { roots, names } = self {
-            let algorithms = provider().signature_verification_algorithms.all;
-            let parsed = ParsedCertificate::try_from(server)?;
-            verify_server_cert_signed_by_trust_anchor(&parsed, roots, between, now, algorithms)?;
-            if !names.iter().any(|name| name.is_of(server, &parsed)) {
-                return Err(Error::InvalidCertificate(CertificateError::NotValidForName));
+        match self {
+            ServerVerifier::Any => {}
+            ServerVerifier::OneOf { roots, names } => {
+                let algorithms = provider().signature_verification_algorithms.all;
+                let parsed = ParsedCertificate::try_from(server)?;
+                verify_server_cert_signed_by_trust_anchor(&parsed, roots, between, now, algorithms)?;
+                if !names.iter().any(|name| name.is_of(server, &parsed)) {
+                    return Err(Error::InvalidCertificate(CertificateError::NotValidForName));
+                }
+            }
+            ServerVerifier::Spiffe(peers) => {
+                peers.verify(server, between, now, webpki::KeyUsage::server_auth())?;
             }
         }
         Ok(ServerCertVerified::assertion())

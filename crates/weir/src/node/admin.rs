@@ -33,7 +33,7 @@ use weir_control::stores::{
     DraftFiles, FileAccess, FileResources, LiveResources, ResourceChecker, ResourceWriter, data_directory, http_client,
 };
 use weir_gateway::DataPlane;
-use weir_net::tls::{self, ClientDemand, ClientTerms, Server, ServerTerms, Versions};
+use weir_net::tls::{self, ClientDemand, ClientTerms, ClientTrust, Server, ServerTerms, Versions};
 use weir_telemetry::log_file::LineSender;
 use weir_telemetry::process;
 
@@ -230,8 +230,10 @@ fn tls(settings: &AdminSettings, beside: &Path) -> Result<Option<TlsAcceptor>, S
         None => None,
     };
     let clients = authorities.as_ref();
-    let clients =
-        clients.map(|authorities| ClientTerms { authorities, depth: CLIENT_DEPTH, demand: ClientDemand::Valid });
+    let clients = clients.map(|authorities| ClientTerms {
+        trust: ClientTrust::Authorities(authorities, CLIENT_DEPTH),
+        demand: ClientDemand::Valid,
+    });
     let terms = ServerTerms { keys: vec![certified], versions: Versions::ALL, clients, protocols: &["h2", "http/1.1"] };
     let server = Server::new(terms).map_err(|error| wrong(cert, &error))?;
     Ok(Some(TlsAcceptor::from(Arc::clone(server.config()))))

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use weir_control::acme::AcmeReport;
 use weir_control::stores::LiveResources;
-use weir_control::{Acme, NameLookups, Publisher};
+use weir_control::{Acme, NameLookups, Publisher, SpiffeReport, WorkloadHandle};
 use weir_gateway::{DataPlane, tail};
 use weir_net::limits::ProcessLimits;
 use weir_plugin::HeldBudget;
@@ -55,6 +55,7 @@ pub(super) struct NodeState {
     gateway: OnceLock<Weak<DataPlane>>,
     acme: OnceLock<Weak<Acme>>,
     lookups: NameLookups,
+    workload: WorkloadHandle,
     /// The resources of a store; `None` if they come from the file.
     live: Option<Arc<LiveResources>>,
     pub metrics_exports: MetricsExportTally,
@@ -74,6 +75,7 @@ impl NodeState {
         limits: ProcessLimits,
         publisher: Arc<Publisher>,
         lookups: NameLookups,
+        workload: WorkloadHandle,
         live: Option<Arc<LiveResources>>,
     ) -> Self {
         Self {
@@ -84,6 +86,7 @@ impl NodeState {
             gateway: OnceLock::new(),
             acme: OnceLock::new(),
             lookups,
+            workload,
             live,
             metrics_exports: MetricsExportTally::default(),
             servers: ServerTallies::default(),
@@ -162,6 +165,9 @@ impl NodeState {
             if let Some(report) = self.acme() {
                 certificates::write(&report, page);
             }
+            if let Some(report) = self.spiffe() {
+                certificates::write_svids(&report, page);
+            }
         })
     }
 
@@ -177,6 +183,10 @@ impl NodeState {
 
     pub(super) fn acme(&self) -> Option<AcmeReport> {
         self.acme.get().and_then(Weak::upgrade)?.report()
+    }
+
+    pub(super) fn spiffe(&self) -> Option<SpiffeReport> {
+        self.workload.report()
     }
 
     pub(super) fn enter(&self, phase: NodePhase) {
@@ -231,6 +241,7 @@ impl NodeState {
             "upstreams": upstreams,
             "endpoints": endpoints,
             "acme": self.acme(),
+            "spiffe": self.spiffe(),
             "hubs": hubs::report(&self.publisher.hubs().statuses()),
             "configuration": *self.publisher.status(),
             "upgrade": { "error": changing.upgrade_error },

@@ -203,7 +203,7 @@ mod tests {
     use crate::node::listening::ClientListeners;
     use crate::node::state::NodePhase;
     use std::net::SocketAddr;
-    use weir_control::{NameLookups, Publisher, check_text};
+    use weir_control::{NameLookups, Publisher, WorkloadHandle, check_text};
     use weir_net::inherit::InheritedSockets;
     use weir_net::limits::ProcessLimits;
     use weir_net::quic::InheritedQuic;
@@ -218,7 +218,14 @@ mod tests {
             Arc::new(ClientListeners::new(2, 16, InheritedSockets::default(), InheritedQuic::default(), None));
         let subscriber = SnapshotPublisher::new(Arc::clone(&metrics), clients);
         let publisher = Publisher::new("weir.yaml", Registry::new(&[]), Box::new(subscriber));
-        let state = Arc::new(NodeState::new(metrics, limits, Arc::new(publisher), NameLookups::default(), None));
+        let state = Arc::new(NodeState::new(
+            metrics,
+            limits,
+            Arc::new(publisher),
+            NameLookups::default(),
+            WorkloadHandle::default(),
+            None,
+        ));
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         listener.set_nonblocking(true).expect("an option");
         let addr = listener.local_addr().expect("it is bound");

@@ -21,7 +21,7 @@ impl ResourceChecker {
     /// # Errors
     /// If a text cannot be parsed, or it declares plugins in files that the node does not run.
     pub(crate) fn draft(&self, files: &[DraftFile]) -> Result<CompleteDocument, Vec<Diagnostic>> {
-        let CheckLoader { name, directory, settings, limits, contents, names, .. } = &self.loader;
+        let CheckLoader { name, directory, settings, limits, contents, names, workload, .. } = &self.loader;
         let unserved = || vec![Diagnostic::of_source(name, "no configuration is served yet")];
         let served = settings.get().ok_or_else(unserved)?;
         let document = self.written(files)?.without_secrets();
@@ -34,6 +34,7 @@ impl ResourceChecker {
         let beside = BesideDocument { directory: directory.clone(), files: beside, system_roots };
         let mut document = document.complete(beside, &process_environment, *limits);
         document.found = names.known(document.queries());
+        document.workload = workload.identity();
         Ok(document)
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use weir_discovery::{DISCOVERY, DiscoverySettings};
+use weir_net::tls::SpiffeId;
 use weir_plugin::WrittenName;
 
 use super::super::access_log::{self, ACCESS_LOG, AccessLogSpec};
@@ -19,6 +20,7 @@ use super::super::listen::{self, LISTEN, Listen};
 use super::super::listener::{self, AllowedAddresses};
 use super::super::otlp_metrics::{self, OTLP_METRICS, OtlpMetricsSettings};
 use super::super::resource_access::{self, NameRule, RESOURCE_RULE};
+use super::super::spiffe::{self, SPIFFE, SpiffeSettings};
 use super::super::store::{self, STORE, StoreSettings};
 use super::super::wasm::{self, WASM, WasmSettings};
 use super::clients::CLIENTS;
@@ -76,6 +78,8 @@ keys! {
     merge_slashes: Or<Flag> = flag().or(false), own(), compiles_routes();
     /// Hosts for which the gateway obtains and renews certificates.
     acme: SubMap<AcmeSpec> = section(&ACME, acme::read), own(), absent("none"), guide("tls.md#automatic-certificates");
+    /// The SPIFFE Workload API, for certificates (`svid`) and for the verification of clients and upstreams (`spiffe_ids`).
+    spiffe: SubMap<SpiffeSettings> = section(&SPIFFE, spiffe::read), own(), absent("none"), guide("spiffe.md");
     /// Files whose resources are added to those of this file: paths, names with `*` and `?`, or directories.
     include: Form = form("text, or list: text", |_| json!({ "oneOf": [
             { "type": "string" }, { "type": "array", "items": { "type": "string" } }] })), own(), compiles_routes(),
@@ -110,6 +114,10 @@ keys! {
     resource_listeners: List<Custom<AllowedAddresses>> = list(custom("`:PORT`, or IP address with port; also a range of ports",
         listener::allowed_schema, listener::allowed)), own(), absent("none"), example("[\":9443\", \"127.0.0.1:9000-9099\"]"),
         guide("listeners.md#listeners-as-resources");
+    /// The workloads that upstreams of a store may show an X.509-SVID of the node to, by their SPIFFE IDs; a trust domain stands for all
+    /// of its workloads.
+    resource_spiffe_ids: List<ParsedText<SpiffeId>> = list(spiffe::ID), own(), absent("none"),
+        example("[\"spiffe://example.org/orders\"]"), guide("spiffe.md#resources-of-a-store");
     /// Encrypts keys, passwords and tokens in the store.
     data_encryption: SubMap<DataEncryption> = section(&DATA_ENCRYPTION, data_encryption::read), restart(), absent("no encryption"),
         guide("admin-api.md#encrypted-in-the-store");

@@ -82,6 +82,10 @@ impl OwnPages {
                 list.push((i64::try_from(expires).unwrap_or(i64::MAX), told));
             }
         }
+        for svid in self.state.spiffe().map(|report| report.svids).unwrap_or_default() {
+            let told = json!({ "names": [svid.spiffe_id], "not_after_ms": svid.expires * 1_000, "origin": "spiffe" });
+            list.push((svid.expires, told));
+        }
         list.sort_by_key(|(at, _)| *at);
         json!({ "list": list.into_iter().map(|(_, told)| told).collect::<Vec<_>>() })
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio_rustls::TlsAcceptor;
 use weir_control::document::MutualTlsFiles;
-use weir_net::tls::{self, ClientDemand, ClientTerms, Server, ServerTerms, Versions};
+use weir_net::tls::{self, ClientDemand, ClientTerms, ClientTrust, Server, ServerTerms, Versions};
 
 use crate::node::server::ServerTls;
 use crate::say::{say, say_error};
@@ -74,7 +74,8 @@ fn acceptor(files: &MutualTlsFiles, [cert, key, ca]: &FileContents) -> Result<Tl
     let chain = tls::certificates(cert).map_err(|error| wrong(&files.cert, &error))?;
     let certified = tls::certified(chain, key).map_err(|error| wrong(&files.key, &error))?;
     let authorities = tls::certificates(ca).map_err(|error| wrong(&files.authorities, &error))?;
-    let clients = ClientTerms { authorities: &authorities, depth: NODE_DEPTH, demand: ClientDemand::Valid };
+    let clients =
+        ClientTerms { trust: ClientTrust::Authorities(&authorities, NODE_DEPTH), demand: ClientDemand::Valid };
     let terms = ServerTerms {
         keys: vec![certified],
         versions: Versions::ALL,
