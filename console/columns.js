@@ -35,10 +35,13 @@ const COLUMNS = {
 
 const SOON_MS = 14 * 86_400_000;
 
+/** What is renewed within its last hour is late rather than soon. */
+const LATE_MS = 600_000;
+
 /** With a tone if that is soon. */
-export function validity(ms) {
+export function validity(ms, origin) {
   const left = ms - Date.now();
-  const tone = left < 0 ? "bad" : left < SOON_MS ? "warn" : "";
+  const tone = left < 0 ? "bad" : left < (origin === "spiffe" ? LATE_MS : SOON_MS) ? "warn" : "";
   return html`<span title=${day(ms)}>${badge(left < 0 ? t.expired(span(left)) : t.endsIn(span(left)), tone)}</span>`;
 }
 

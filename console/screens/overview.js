@@ -190,7 +190,7 @@ function changed(entry) {
 const certificateList = (certificates) => html`<section><h2>${words.certificates}</h2>
   ${!certificates.data ? (certificates.error ? problem(certificates.error) : waiting(2)) : certificates.data.list.length === 0 ? html`<p class="muted">${words.noCertificates}</p>`
     : html`<ul class="plain scroll" tabindex="0" aria-label=${words.certificates}>${certificates.data.list.slice(0, 100).map((one) => html`<li>${one.key ? html`<a href=${`#/${one.key}`}>${one.names[0]}</a>` : one.names[0]}
-      ${one.names.length > 1 ? html`<span class="muted">+${one.names.length - 1}</span>` : nothing}<span class="grow"></span>${validity(one.not_after_ms)}</li>`)}</ul>`}</section>`;
+      ${one.names.length > 1 ? html`<span class="muted">+${one.names.length - 1}</span>` : nothing}<span class="grow"></span>${validity(one.not_after_ms, one.origin)}</li>`)}</ul>`}</section>`;
 
 function busiestRoutes(busiest) {
   const rows = Object.entries(busiest.data?.routes ?? {}).map(([id, series]) => ({ id, rate: series.requests_per_second?.at(-1), errors: series.errors_per_second?.at(-1), p99: series.p99_ms?.at(-1) }))
