@@ -499,3 +499,34 @@ fn requests_through_the_gateway_have_no_rights_in_the_admin_api() {
     assert_eq!(gateway.get("/apisix/admin/routes").status, 401);
     assert_eq!(Api::with_key(address, ADMIN).get("routes")["total"], 1);
 }
+
+#[test]
+fn identity_of_the_node_is_shown_only_to_workloads_that_the_node_allows() {
+    let socket = TempDir::new().path().join("none.sock");
+    let settings = format!(
+        "spiffe: {{ socket: \"unix://{}\" }}\nresource_spiffe_ids: [\"spiffe://a.test/orders\", \"spiffe://b.test\"]\n",
+        socket.display()
+    );
+    let gateway = weir().start(&node_file(&settings));
+    let mut api = scoped(&gateway);
+    let mut put = |tls: Value| {
+        let upstream = json!({"labels": {"team": "a"}, "scheme": "https", "nodes": {"127.0.0.1:9": 1}, "tls": tls});
+        let answer = api.ask("PUT", "upstreams/u", "", &upstream.to_string());
+        (answer.status, answer.text())
+    };
+    let with = |ids: &[&str]| json!({"svid": "default", "spiffe_ids": ids});
+    for (tls, refusal) in [
+        (json!({"svid": "default"}), "only to workloads that it names"),
+        (json!({"svid": "default", "verify": false}), "only to workloads that it names"),
+        (with(&["spiffe://a.test"]), "may not be shown to `spiffe://a.test`"),
+        (with(&["spiffe://a.test/orders", "spiffe://c.test/x"]), "may not be shown to `spiffe://c.test/x`"),
+    ] {
+        let (status, text) = put(tls.clone());
+        assert!(status == 400 && text.contains(refusal), "{tls}: {status} {text}");
+    }
+    // To verify others shows nothing of the node.
+    for tls in [with(&["spiffe://a.test/orders", "spiffe://b.test/x"]), json!({"spiffe_ids": ["spiffe://c.test"]})] {
+        let (status, text) = put(tls.clone());
+        assert!(matches!(status, 200 | 201), "{tls}: {status} {text}");
+    }
+}

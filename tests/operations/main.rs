@@ -21,6 +21,7 @@ mod quotas;
 mod recipes;
 mod rehearsal;
 mod reload;
+mod spiffe;
 mod stalls;
 mod systemd;
 mod tail;
