@@ -12,7 +12,7 @@ use weir_net::handshake::{AcceptError, accept, connect};
 use weir_net::stream::Stream;
 use weir_net::tls::{
     CertificateDer, CertifiedKey, ClientDemand, ClientTerms, ClientTrust, KeyError, Server, ServerName, ServerTerms,
-    TlsConnector, Trust, UpstreamTerms, Versions, certificates, certified,
+    SpiffeId, SpiffePeers, TlsConnector, Trust, TrustBundles, UpstreamTerms, Versions, certificates, certified,
 };
 
 /// An authority, and what it has signed.
@@ -273,6 +273,94 @@ async fn sessions_are_resumed_under_the_same_scope_and_name_alone() {
         assert_eq!(resumes(&foreign).await, None, "its certificate is not good there, whatever was agreed elsewhere");
         assert_eq!(resumes(&laxest).await, Some((false, false)), "it does not count");
         assert_eq!(resumes(&laxest).await, Some((true, false)), "nor does the one in a ticket");
+    }
+}
+
+/// An X.509-SVID.
+fn svid(authority: &Authority, id: &str, between: &[&Authority]) -> Arc<CertifiedKey> {
+    let key = KeyPair::generate_for(EC).expect("a key");
+    let mut params = CertificateParams::default();
+    params.subject_alt_names = vec![rcgen::SanType::URI(id.try_into().expect("ASCII"))];
+    let certificate = params.signed_by(&key, &authority.issuer).expect("a certificate");
+    let mut chain = vec![certificate.der().clone()];
+    chain.extend(between.iter().map(|authority| authority.certificate.clone()));
+    certified(chain, key.serialize_pem().as_bytes()).expect("they belong together")
+}
+
+fn peers(authority: &Authority, id: &str) -> SpiffePeers {
+    let mut bundles = TrustBundles::default();
+    bundles.add("a.test", &authority.trust()).expect("a bundle");
+    SpiffePeers { bundles: Arc::new(bundles), ids: [SpiffeId::parse(id).expect("an id")].into() }
+}
+
+/// Whether the client's certificate counts, and whether the session was resumed; `None` if the handshake fails. Tickets are exchanged.
+async fn proves(server: &Server, client: &TlsConnector) -> Option<(bool, bool)> {
+    let (server, client) = handshake(server, client, "a.test").await;
+    let (Ok(mut server), Ok(mut client)) = (server, client) else { return None };
+    say(&mut server, &mut client, b"tickets come before this").await;
+    let session = server.tls().expect("it is TLS");
+    Some((session.peer_certificate().is_some(), session.is_resumed()))
+}
+
+#[tokio::test]
+async fn spiffe_client_of_a_removed_authority_is_refused_in_spite_of_its_tickets() {
+    let (old, new) = (Authority::new(), Authority::new());
+    for versions in [Versions { tls12: true, tls13: false }, Versions { tls12: false, tls13: true }] {
+        let server = |peers: &SpiffePeers, demand| {
+            let clients = ClientTerms { trust: ClientTrust::Spiffe(peers), demand };
+            server_with(vec![old.identity("a.test", EC)], versions, Some(clients))
+        };
+        let (before, after) = (peers(&old, "spiffe://a.test"), peers(&new, "spiffe://a.test"));
+        let client = client_with(&old, Some(svid(&old, "spiffe://a.test/x", &[])));
+        assert_eq!(proves(&server(&before, ClientDemand::Valid), &client).await, Some((true, false)));
+        assert_eq!(proves(&server(&before, ClientDemand::Valid), &client).await, Some((true, false)), "{versions:?}");
+        assert_eq!(proves(&server(&after, ClientDemand::Valid), &client).await, None, "{versions:?}");
+        let lax = ClientDemand::Nothing;
+        assert_eq!(proves(&server(&before, lax), &client).await, Some((true, false)), "{versions:?}");
+        assert_eq!(proves(&server(&after, lax), &client).await, Some((false, false)), "{versions:?}");
+    }
+}
+
+#[tokio::test]
+async fn spiffe_clients_prove_who_they_are_as_far_as_asked() {
+    let authority = Authority::new();
+    let middle = Authority::signed(Some(&authority));
+    let accepted = peers(&authority, "spiffe://a.test/x");
+    let (direct, far) = (svid(&authority, "spiffe://a.test/x", &[]), svid(&middle, "spiffe://a.test/x", &[&middle]));
+    let other = svid(&authority, "spiffe://a.test/y", &[]);
+    for (demand, identity, expected) in [
+        (ClientDemand::Valid, Some(&direct), Some(true)),
+        (ClientDemand::Valid, Some(&far), Some(true)),
+        (ClientDemand::Valid, Some(&other), None),
+        (ClientDemand::Valid, None, None),
+        (ClientDemand::ValidOrNone, None, Some(false)),
+        (ClientDemand::ValidOrNone, Some(&other), None),
+        (ClientDemand::Nothing, Some(&far), Some(true)),
+        (ClientDemand::Nothing, Some(&other), Some(false)),
+        (ClientDemand::Nothing, None, Some(false)),
+    ] {
+        let clients = ClientTerms { trust: ClientTrust::Spiffe(&accepted), demand };
+        let server = server_with(vec![authority.identity("a.test", EC)], Versions::ALL, Some(clients));
+        let counts = proves(&server, &client_with(&authority, identity.cloned())).await;
+        assert_eq!(counts.map(|(counts, _)| counts), expected, "{demand:?}");
+    }
+}
+
+#[tokio::test]
+async fn spiffe_server_is_verified_with_each_connection() {
+    let authority = Authority::new();
+    let trusted = peers(&authority, "spiffe://a.test/x");
+    let terms = UpstreamTerms { trust: Trust::Spiffe(&trusted), identity: None, protocols: &["http/1.1"] };
+    let client = TlsConnector::new(&terms).expect("good terms");
+    for versions in [Versions { tls12: true, tls13: false }, Versions { tls12: false, tls13: true }] {
+        let server = server_with(vec![svid(&authority, "spiffe://a.test/x", &[])], versions, None);
+        // The same server with another certificate, as one has whose own has expired: its tickets are good.
+        let expired = server.with_keys(vec![svid(&authority, "spiffe://a.test/y", &[])]);
+        for client in [&client, &client.apart()] {
+            assert_eq!(proves(&server, client).await, Some((false, false)), "{versions:?}");
+            assert_eq!(proves(&server, client).await, Some((false, false)), "it is not resumed with {versions:?}");
+            assert_eq!(proves(&expired, client).await, None, "{versions:?}");
+        }
     }
 }
 

@@ -61,7 +61,8 @@ pub struct ClientTerms<'a> {
 pub enum ClientTrust<'a> {
     /// One of these CAs, with at most this many intermediate certificates between a client's certificate and the CA.
     Authorities(&'a [CertificateDer<'static>], usize),
-    /// The trust domain of the client.
+    /// The trust domain of the client. Each handshake is a full one: a ticket would let a client in whose authority has been taken out
+    /// of the bundle.
     Spiffe(&'a SpiffePeers),
 }
 
@@ -83,11 +84,13 @@ fn wrong(error: impl fmt::Display) -> InvalidTerms {
 #[derive(Clone, Debug)]
 pub struct Server {
     pub(crate) config: Arc<ServerConfig>,
-    /// The same without resumption, if clients are asked for certificates: a ticket must not outlive the certificate in it.
+    /// The same without resumption, if clients are asked for certificates: a ticket must not outlive the certificate in it. `None` also
+    /// if `config` resumes nothing: see [`ClientTrust::Spiffe`].
     pub(crate) full: Option<Arc<ServerConfig>>,
     /// Tells whether a client's certificate counts, if the handshake accepts every one.
     pub(crate) judge: Option<Arc<ClientVerifier>>,
     scope: Scope,
+    has_keys: bool,
 }
 
 impl Server {
@@ -110,6 +113,7 @@ impl Server {
                 (builder.with_client_cert_verifier(verifier), scope(clients), judge)
             }
         };
+        let has_keys = !terms.keys.is_empty();
         let mut config = builder.with_cert_resolver(Arc::new(Keys::new(terms.keys)));
         config.alpn_protocols = terms.protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
         // The server stores no sessions: clients send them in tickets.
@@ -118,18 +122,26 @@ impl Server {
         config.ticketer = Arc::clone(&tickets) as _;
         // Nothing of it is accepted: with a ticketer, rustls neither takes early data nor offers to in its tickets.
         config.max_early_data_size = MOST_SKIPPED;
-        let full = terms.clients.is_some().then(|| {
-            let mut full = config.clone();
-            full.ticketer = Arc::new(FullHandshakes(tickets));
-            Arc::new(full)
-        });
-        Ok(Server { config: Arc::new(config), full, judge, scope })
+        let full = match terms.clients.map(|clients| clients.trust) {
+            None => None,
+            Some(ClientTrust::Authorities(..)) => {
+                let mut full = config.clone();
+                full.ticketer = Arc::new(FullHandshakes(tickets));
+                Some(Arc::new(full))
+            }
+            Some(ClientTrust::Spiffe(_)) => {
+                config.ticketer = Arc::new(FullHandshakes(tickets));
+                None
+            }
+        };
+        Ok(Server { config: Arc::new(config), full, judge, scope, has_keys })
     }
 
     /// The same terms for other certificates; `keys` as in [`ServerTerms`].
     pub fn with_keys(&self, keys: Vec<Arc<CertifiedKey>>) -> Server {
+        let has_keys = !keys.is_empty();
         let keys = Arc::new(Keys::new(keys));
-        self.changed(|config| config.cert_resolver = Arc::clone(&keys) as _)
+        Server { has_keys, ..self.changed(|config| config.cert_resolver = Arc::clone(&keys) as _) }
     }
 
     /// The same terms without application protocols (ALPN), for connections whose protocol is not known. A client that insists on one
@@ -158,7 +170,13 @@ impl Server {
             full: self.full.as_ref().map(with),
             judge: self.judge.clone(),
             scope: self.scope,
+            has_keys: self.has_keys,
         }
+    }
+
+    /// Whether it has a certificate. Without any, every handshake is refused.
+    pub fn has_keys(&self) -> bool {
+        self.has_keys
     }
 
     /// The configuration with which a client that must prove who it is does so with each connection.
@@ -221,7 +239,8 @@ pub enum Trust<'a> {
     Authorities(&'a [CertificateDer<'static>]),
     /// Those issued by one of the system's CAs; unusable ones are skipped, since they are not in the user's hands.
     System(&'a [CertificateDer<'static>]),
-    /// Those of these workloads, whatever the name of the server is.
+    /// Those of these workloads, whatever the name of the server is. No session is resumed: it would go on with a server whose
+    /// certificate has expired.
     Spiffe(&'a SpiffePeers),
 }
 
@@ -232,6 +251,8 @@ pub struct TlsConnector {
     id: [u8; 32],
     /// The server that connections must be with; `None` if that depends on their address or the request.
     server: Option<ServerName<'static>>,
+    /// See [`Trust::Spiffe`].
+    verifies_workloads: bool,
 }
 
 fn verifying(
@@ -251,6 +272,10 @@ fn verifying(
 
 /// Limit of sessions stored for resumption, by server name.
 const SESSIONS: usize = 64;
+
+fn resumption(verifies_workloads: bool) -> Resumption {
+    if verifies_workloads { Resumption::disabled() } else { Resumption::in_memory_sessions(SESSIONS) }
+}
 
 impl TlsConnector {
     /// # Errors
@@ -296,8 +321,9 @@ impl TlsConnector {
         };
         config.alpn_protocols = terms.protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
         terms.protocols.iter().for_each(|name| add(&mut hash, name.as_bytes()));
-        config.resumption = Resumption::in_memory_sessions(SESSIONS);
-        Ok(TlsConnector { config: Arc::new(config), id: finish(hash), server: None })
+        let verifies_workloads = matches!(terms.trust, Trust::Spiffe(_));
+        config.resumption = resumption(verifies_workloads);
+        Ok(TlsConnector { config: Arc::new(config), id: finish(hash), server: None, verifies_workloads })
     }
 
     /// The same terms for one server, whose name is sent and verified in place of any other.
@@ -313,8 +339,13 @@ impl TlsConnector {
     /// The same terms with a session store of its own.
     pub fn apart(&self) -> TlsConnector {
         let mut config = (*self.config).clone();
-        config.resumption = Resumption::in_memory_sessions(SESSIONS);
-        TlsConnector { config: Arc::new(config), id: self.id, server: self.server.clone() }
+        config.resumption = resumption(self.verifies_workloads);
+        TlsConnector { config: Arc::new(config), server: self.server.clone(), ..*self }
+    }
+
+    /// Whether the certificates of servers are verified by their SPIFFE IDs, and not by the name of the server.
+    pub fn verifies_workloads(&self) -> bool {
+        self.verifies_workloads
     }
 
     /// The same terms, which are equal to no others: no connection is shared with other users of these terms.
