@@ -10,6 +10,9 @@ pub(crate) struct HandshakeNote {
     pub(crate) text: String,
 }
 
+const NO_SVID: &str = "The certificate for this server name comes from the SPIFFE Workload API, which has not given it or was not asked here. \
+                       Without it, the TLS handshake fails.";
+
 /// `None` if nothing is to be said: the request is in the clear, or its connection may ask for its host. A node without certificates does
 /// not end TLS itself. The exchange has the server name.
 pub(super) fn note(snapshot: &Snapshot, exchange: &Exchange) -> Option<HandshakeNote> {
@@ -41,7 +44,8 @@ pub(super) fn note(snapshot: &Snapshot, exchange: &Exchange) -> Option<Handshake
         Admission::Unproved => {
             "The client needs a certificate of its own: `client` of the entry of `ssls` demands it.".to_owned()
         }
-        Admission::Admitted | Admission::Proved => return None,
+        Admission::Admitted | Admission::Proved if certificate.server.has_keys() => return None,
+        Admission::Admitted | Admission::Proved => NO_SVID.to_owned(),
     };
     Some(HandshakeNote { unknown_name: None, text })
 }
