@@ -43,7 +43,6 @@ use limit::AdmissionLimit;
 use machine::{IdleConnection, KeptConnections, MachineKey, UpstreamMachine};
 pub(crate) use permit::Permit;
 use queue::WaitQueue;
-use secure::EndpointTls;
 pub(crate) use shared_queue::{QueueSeats, SharedQueue};
 
 /// The machines of one worker, by address and by how they are connected to. They are kept across snapshots.
@@ -458,9 +457,9 @@ impl EndpointPool {
         self.machine.tls.is_some()
     }
 
-    /// Whether a failed TLS handshake may be due to the host of the request.
-    pub(crate) fn is_named_by_clients(&self) -> bool {
-        self.machine.tls.as_ref().is_some_and(EndpointTls::is_named_by_clients)
+    /// Whether this failure of a TLS handshake may be due to the host of the request.
+    pub(crate) fn may_fail_by_clients(&self, stop: Stop) -> bool {
+        self.machine.tls.as_ref().is_some_and(|tls| tls.may_fail_by_clients(stop))
     }
 
     /// Exchanges that the machine works on, whichever upstream has sent them, and those that wait here for a permit. What waits

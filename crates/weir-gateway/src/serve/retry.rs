@@ -98,9 +98,7 @@ impl Attempts {
         let is_uninvited = stop == Stop::ReadTimeout
             && exchange.request.expects_continue
             && exchange.body_taken == ContentTaken::Nothing;
-        let is_doubted = matches!(stop, Stop::UpstreamTls | Stop::UpstreamTlsName)
-            && upstream.state.endpoints[endpoint].is_named_by_clients();
-        if is_doubted {
+        if upstream.state.endpoints[endpoint].may_fail_by_clients(stop) {
             self.doubted.push(endpoint);
         } else if !is_uninvited {
             let UpstreamView { settings, state } = upstream;

@@ -54,8 +54,19 @@ impl EndpointTls {
 
     /// Whether clients choose the verified name by the host of their requests. A handshake that fails may then be their doing,
     /// and says nothing about the endpoint's health.
-    pub(super) fn is_named_by_clients(&self) -> bool {
+    fn is_named_by_clients(&self) -> bool {
         self.name.is_none()
+    }
+
+    /// Whether a failed handshake may be due to a host that a client has chosen. Not if the endpoint is verified by its SPIFFE ID: then
+    /// only a server that has no certificate for the host may say so ([`Stop::UpstreamTlsName`]).
+    pub(super) fn may_fail_by_clients(&self, stop: Stop) -> bool {
+        self.is_named_by_clients()
+            && match stop {
+                Stop::UpstreamTlsName => true,
+                Stop::UpstreamTls => !self.client.verifies_workloads(),
+                _ => false,
+            }
     }
 
     /// What tells the servers of two requests apart, where the host of the request chooses the server.
@@ -113,5 +124,26 @@ impl RequestedTlsServer<'_> {
             tracing::error!("TLS handshake with the endpoint {addr} (server name {name}) failed: {error}{advice}");
             Stop::UpstreamTls
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_net::tls::{SpiffePeers, Trust, UpstreamTerms};
+
+    use super::*;
+
+    #[test]
+    fn spiffe_endpoint_is_to_blame_for_its_certificate_whatever_host_a_client_names() {
+        let peers = SpiffePeers::default();
+        for (trust, expected) in [(Trust::Spiffe(&peers), false), (Trust::Authorities(&[]), true)] {
+            let client =
+                TlsConnector::new(&UpstreamTerms { trust, identity: None, protocols: &[] }).expect("good terms");
+            let by_request = EndpointTls { client, name: None };
+            assert_eq!(by_request.may_fail_by_clients(Stop::UpstreamTls), expected);
+            assert!(by_request.may_fail_by_clients(Stop::UpstreamTlsName));
+            let named = EndpointTls { name: server_name("a.test"), ..by_request };
+            assert!(!named.may_fail_by_clients(Stop::UpstreamTlsName) && !named.may_fail_by_clients(Stop::UpstreamTls));
+        }
     }
 }
