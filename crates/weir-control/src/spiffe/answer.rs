@@ -50,7 +50,8 @@ const MOST_TRUST_DOMAINS: usize = 1_024;
 const MOST_CHAIN: usize = 16;
 const MOST_AUTHORITIES: usize = 256;
 
-/// What an answer says. One with a fault is not used at all: part of an identity may be less than what is needed.
+/// What an answer says. One with a fault in what is the node's own is not used at all: part of an identity may be less than what is
+/// needed. A federated bundle with a fault is left out: other trust domains must not decide whether the node has an identity.
 pub(super) fn read(answer: X509SvidResponse) -> Result<WorkloadIdentity, String> {
     let X509SvidResponse { svids: sent, federated_bundles } = answer;
     if sent.is_empty() {
@@ -60,24 +61,26 @@ pub(super) fn read(answer: X509SvidResponse) -> Result<WorkloadIdentity, String>
         return Err(format!("it has more than {MOST_SVIDS} X.509-SVIDs, or {MOST_TRUST_DOMAINS} trust bundles"));
     }
     let digest = digest(&sent, &federated_bundles);
-    let (mut svids, mut bundles) = (Vec::new(), TrustBundles::default());
+    let (mut svids, mut bundles, mut complaints) = (Vec::new(), TrustBundles::default(), Vec::new());
     for mut message in sent {
         let bundle = std::mem::take(&mut message.bundle);
         let svid = svid(message)?;
         let domain = svid.id.trust_domain();
         if !bundles.has(domain) {
-            add_bundle(&mut bundles, domain, &bundle)?;
+            complaints.extend(add_bundle(&mut bundles, domain, &bundle)?);
         }
         svids.push(svid);
     }
     for (name, bundle) in &federated_bundles {
-        let domain = trust_domain(name)?;
-        // That of the node's own trust domain stands beside its X.509-SVID.
-        if !bundles.has(&domain) {
-            add_bundle(&mut bundles, &domain, bundle)?;
-        }
+        let added = match trust_domain(name) {
+            // That of the node's own trust domain stands beside its X.509-SVID.
+            Ok(domain) if bundles.has(&domain) => Ok(None),
+            Ok(domain) => add_bundle(&mut bundles, &domain, bundle),
+            Err(why) => Err(why),
+        };
+        complaints.extend(added.unwrap_or_else(Some));
     }
-    Ok(WorkloadIdentity { svids, bundles: bundles.into(), digest })
+    Ok(WorkloadIdentity { svids, bundles: bundles.into(), complaints, digest })
 }
 
 fn digest(svids: &[SvidMessage], federated: &BTreeMap<String, Vec<u8>>) -> [u8; 32] {
@@ -112,24 +115,30 @@ const MOST_SHOWN: usize = 200;
 fn trust_domain(name: &str) -> Result<String, String> {
     let text = if name.contains("://") { name.to_owned() } else { format!("spiffe://{name}") };
     match SpiffeId::parse(&text) {
-        Ok(id) => Ok(id.trust_domain().to_owned()),
-        Err(why) => {
+        Ok(id) if !id.has_path() => Ok(id.trust_domain().to_owned()),
+        found => {
+            let why = found.err().unwrap_or("it has a path");
             let shown: String = name.chars().take(MOST_SHOWN).collect();
             Err(format!("it has a trust bundle of `{}`, which is not a trust domain: {why}", shown.escape_default()))
         }
     }
 }
 
-fn add_bundle(bundles: &mut TrustBundles, domain: &str, bundle: &[u8]) -> Result<(), String> {
+/// Returns what the bundle lacks, although it is used.
+fn add_bundle(bundles: &mut TrustBundles, domain: &str, bundle: &[u8]) -> Result<Option<String>, String> {
     let wrong = |problem: &dyn fmt::Display| format!("the trust bundle of `{domain}` cannot be used: {problem}");
     let certificates: Vec<CertificateDer<'static>> =
         tls::certificates_der(bundle, MOST_AUTHORITIES).map_err(|error| wrong(&format!("it {error}")))?;
-    bundles.add(domain, &certificates).map_err(|error| wrong(&error))
+    bundles.add(domain, &certificates).map_err(|error| wrong(&error))?;
+    let constrained = certificates.iter().any(tls::constrains_uris);
+    Ok(constrained.then(|| {
+        format!("an authority in the trust bundle of `{domain}` constrains URIs, so none that it issues is accepted")
+    }))
 }
 
 #[cfg(test)]
 mod tests {
-    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
+    use rcgen::{BasicConstraints, CertificateParams, CustomExtension, IsCa, Issuer, KeyPair, SanType};
 
     use super::*;
     use crate::document::SvidName;
@@ -176,6 +185,7 @@ mod tests {
         assert_eq!(read(sent.clone()).expect("an answer").digest, identity.digest);
         let fewer = X509SvidResponse { svids: sent.svids[..1].to_vec(), ..sent };
         assert_ne!(read(fewer).expect("an answer").digest, identity.digest);
+        assert_eq!(identity.complaints, [""; 0]);
         assert!(!format!("{identity:?}{:?}", message("spiffe://a.test/x", "")).contains("key"), "no key is shown");
     }
 
@@ -210,11 +220,42 @@ mod tests {
                 changed(|one| one.bundle.clear()),
                 "the trust bundle of `a.test` cannot be used: it contains no certificate",
             ),
-            (answer(vec![good()], &[("B.test", &good().bundle)]), "`B.test`, which is not a trust domain"),
-            (answer(vec![good()], &[("b.test", b"x")]), "the trust bundle of `b.test` cannot be used"),
         ] {
             let told = read(sent).expect_err(expected);
             assert!(told.contains(expected), "{told}");
         }
+    }
+
+    #[test]
+    fn federated_bundles_with_a_fault_are_left_out_with_the_reason() {
+        let good = || message("spiffe://a.test/one", "");
+        let many = good().bundle.repeat(MOST_AUTHORITIES + 1);
+        for (name, bundle, expected) in [
+            ("B.test", &good().bundle[..], "`B.test`, which is not a trust domain"),
+            ("spiffe://b.test/x", &good().bundle, "`spiffe://b.test/x`, which is not a trust domain: it has a path"),
+            ("b.test", b"x", "the trust bundle of `b.test` cannot be used"),
+            ("b.test", b"", "the trust bundle of `b.test` cannot be used: it contains no certificate"),
+            ("b.test", &many, "more than 256 certificates"),
+        ] {
+            let identity = read(answer(vec![good()], &[(name, bundle), ("c.test", &good().bundle)])).expect(expected);
+            assert!(identity.complaints[0].contains(expected), "{:?}", identity.complaints);
+            assert_eq!(identity.bundles.trust_domains().collect::<Vec<_>>(), ["a.test", "c.test"], "{expected}");
+        }
+    }
+
+    #[test]
+    fn authority_that_constrains_uris_is_complained_of() {
+        let mut of_authority = params("spiffe://b.test");
+        of_authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // NameConstraints: permittedSubtrees with one URI, `b.test` (RFC 5280 §4.2.1.10).
+        let constraints = [&[0x30, 12, 0xa0, 10, 0x30, 8, 0x86, 6][..], b"b.test"].concat();
+        let constraints = CustomExtension::from_oid_content(&[2, 5, 29, 30], constraints);
+        of_authority.custom_extensions.push(constraints);
+        let key = KeyPair::generate().expect("a key");
+        let bundle = of_authority.self_signed(&key).expect("a certificate").der().to_vec();
+        let identity =
+            read(answer(vec![message("spiffe://a.test/one", "")], &[("b.test", &bundle)])).expect("an answer");
+        assert!(identity.complaints[0].contains("`b.test` constrains URIs"), "{:?}", identity.complaints);
+        assert!(identity.bundles.has("b.test"));
     }
 }

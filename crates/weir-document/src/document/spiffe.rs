@@ -86,6 +86,8 @@ pub struct WorkloadIdentity {
     /// The first is the default.
     pub svids: Vec<X509Svid>,
     pub bundles: Arc<TrustBundles>,
+    /// Why federated bundles are left out, and what others lack.
+    pub complaints: Vec<String>,
     /// Equal for equal identities.
     pub digest: [u8; 32],
 }
@@ -100,7 +102,9 @@ impl WorkloadIdentity {
     }
 }
 
-/// The longest path of a socket, with its scheme.
+/// The longest path of a socket (unix(7), without the final NUL).
+const MOST_PATH: usize = 107;
+/// The longest address.
 const MOST_SOCKET: usize = 256;
 const MOST_NAME: usize = 2_048;
 
@@ -119,22 +123,34 @@ pub(super) fn read(fields: &MapReader) -> Option<SpiffeSettings> {
 }
 
 fn endpoint(at: &NodeReader, text: &str) -> Option<WorkloadEndpoint> {
-    let plain = |path: &str| !path.contains(['?', '#', '%']) && !path.ends_with('/');
-    let unix = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:"));
-    let found = match (unix, text.strip_prefix("tcp://")) {
-        (Some(path), _) if path.starts_with('/') && plain(path) => Some(WorkloadEndpoint::Unix(path.into())),
-        (_, Some(address)) => {
-            address.parse().ok().filter(|address: &SocketAddr| address.port() != 0).map(WorkloadEndpoint::Tcp)
-        }
-        _ => None,
-    };
-    if found.is_none() {
+    let found = parse_endpoint(text);
+    if let Err(why) = found {
         at.report_advising(
-            format!("`{}` is not the address of a Workload API", shortened(text)),
+            format!("`{}` is not the address of a Workload API: {why}", shortened(text)),
             "write as `unix:///run/spire/agent/public/api.sock` or `tcp://127.0.0.1:8081`",
         );
     }
-    found
+    found.ok()
+}
+
+fn parse_endpoint(text: &str) -> Result<WorkloadEndpoint, &'static str> {
+    if let Some(address) = text.strip_prefix("tcp://") {
+        return match address.parse() {
+            Ok(address) if address.port() == 0 => Err("the port is 0"),
+            Ok(SocketAddr::V6(_)) if address.contains('%') => Err("an address with a zone (`%`) cannot be used"),
+            Ok(address) => Ok(WorkloadEndpoint::Tcp(address)),
+            Err(_) => Err("after `tcp://` come an IP address and a port"),
+        };
+    }
+    let path = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:"));
+    match path.unwrap_or_default() {
+        path if !path.starts_with('/') || path.ends_with('/') => {
+            Err("after `unix://` comes the absolute path of a socket")
+        }
+        path if path.contains(['?', '#', '%']) => Err("a path with `?`, `#` or `%` cannot be used"),
+        path if path.len() > MOST_PATH => Err("the path of a socket has at most 107 bytes"),
+        path => Ok(WorkloadEndpoint::Unix(path.into())),
+    }
 }
 
 /// One of the node's X.509-SVIDs.
@@ -200,16 +216,22 @@ mod tests {
         assert_eq!(of("unix:/run/api.sock"), Ok(Some(unix)));
         let tcp = SpiffeSettings { endpoint: WorkloadEndpoint::Tcp(([127, 0, 0, 1], 8081).into()) };
         assert_eq!(of("tcp://127.0.0.1:8081"), Ok(Some(tcp)));
-        for wrong in [
-            "unix://run/api.sock",
-            "unix:///",
-            "tcp://localhost:8081",
-            "tcp://127.0.0.1",
-            "tcp://127.0.0.1:8081/x",
-            "/run/a",
+        let of_length = |length: usize| format!("unix:///{}", "a".repeat(length - 1));
+        assert!(of(&of_length(MOST_PATH)).is_ok());
+        for (wrong, why) in [
+            ("unix://run/api.sock", "absolute path"),
+            ("unix:///", "absolute path"),
+            ("unix:///a?b", "`?`"),
+            (&*of_length(MOST_PATH + 1), "at most 107 bytes"),
+            ("tcp://localhost:8081", "an IP address and a port"),
+            ("tcp://127.0.0.1", "an IP address and a port"),
+            ("tcp://127.0.0.1:0", "the port is 0"),
+            ("tcp://[fe80::1%2]:8081", "a zone"),
+            ("tcp://127.0.0.1:8081/x", "an IP address and a port"),
+            ("/run/a", "/run/a"),
         ] {
             let fault = of(wrong).expect_err(wrong);
-            assert!(fault.starts_with("spiffe.socket: ") && fault.contains(wrong), "{fault}");
+            assert!(fault.starts_with("spiffe.socket: ") && fault.contains(why), "{fault}");
         }
     }
 

@@ -157,20 +157,30 @@ pub fn svid_id(certificate: &CertificateDer<'_>) -> Result<SpiffeId, SvidFault> 
     if id.has_path() { Ok(id) } else { Err(SvidFault::NoPath) }
 }
 
+/// Whether the certificate of an authority constrains the URIs that it may vouch for. Such an authority vouches for no workload here:
+/// webpki does not implement constraints of URIs, and refuses all of them.
+pub fn constrains_uris(authority: &CertificateDer<'_>) -> bool {
+    let Ok((_, parsed)) = X509Certificate::from_der(authority) else { return false };
+    let Ok(Some(constraints)) = parsed.name_constraints() else { return false };
+    let subtrees = [&constraints.value.permitted_subtrees, &constraints.value.excluded_subtrees];
+    subtrees.into_iter().flatten().flatten().any(|subtree| matches!(subtree.base, GeneralName::URI(_)))
+}
+
 /// The CA certificates of each trust domain.
 #[derive(Default)]
 pub struct TrustBundles(BTreeMap<Box<str>, RootCertStore>);
 
 impl TrustBundles {
-    /// Adds the bundle of a trust domain.
+    /// Adds the bundle of a trust domain, whole or not at all.
     ///
     /// # Errors
     /// A certificate of it cannot be used.
     pub fn add(&mut self, trust_domain: &str, certificates: &[CertificateDer<'static>]) -> Result<(), String> {
-        let roots = self.0.entry(trust_domain.into()).or_insert_with(RootCertStore::empty);
+        let mut roots = RootCertStore::empty();
         for certificate in certificates {
             roots.add(certificate.clone()).map_err(|error| error.to_string())?;
         }
+        self.0.insert(trust_domain.into(), roots);
         Ok(())
     }
 
