@@ -8,14 +8,13 @@ mod report;
 mod session;
 
 use std::fmt;
-use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::oneshot;
 
-use crate::document::{WorkloadEndpoint, WorkloadIdentity};
+use crate::document::{WorkloadEndpoint, WorkloadIdentity, X509Svid};
 
 pub use report::{SpiffeReport, SvidReport, WorkloadHandle};
 
@@ -55,18 +54,27 @@ impl FollowedWorkload {
 
     /// Follows the Workload API of a candidate, and waits for its first answer. That of the document that is served is followed until the
     /// candidate is accepted.
-    pub(crate) fn follow(&mut self, endpoint: Option<&WorkloadEndpoint>) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The candidate would replace an identity by none: another Workload API gives none. Or there is no thread.
+    pub(crate) fn follow(&mut self, endpoint: Option<&WorkloadEndpoint>) -> Result<(), String> {
         let is_same = self.served.as_ref().map(|served| &served.endpoint) == endpoint;
         let is_candidate = matches!(&self.candidate, CandidateEndpoint::Other(other)
             if other.as_ref().map(|other| &other.endpoint) == endpoint);
         if is_same {
             self.candidate = CandidateEndpoint::Same;
         } else if !is_candidate {
-            let follower = endpoint.map(|endpoint| WorkloadFollower::start(endpoint, &self.listener)).transpose()?;
+            let follower = endpoint.map(|endpoint| WorkloadFollower::start(endpoint, &self.listener)).transpose();
+            let follower = follower.map_err(|error| format!("the SPIFFE Workload API cannot be followed: {error}"))?;
             self.candidate = CandidateEndpoint::Other(follower);
         }
         if let Some(follower) = self.current() {
             follower.wait();
+        }
+        if self.served.as_ref().is_some_and(WorkloadFollower::has_identity)
+            && let Some(problem) = self.absence()
+        {
+            return Err(format!("{problem}; the node keeps the identity that it has"));
         }
         // A node that starts shows what it waits for.
         if self.served.is_none() {
@@ -85,7 +93,9 @@ impl FollowedWorkload {
 
     /// The candidate was not accepted, if there is one.
     pub(crate) fn return_to_served(&mut self) {
-        self.candidate = CandidateEndpoint::Same;
+        if let CandidateEndpoint::Other(_) = std::mem::take(&mut self.candidate) {
+            self.handle.show(self.served.as_ref().map(|follower| &follower.shared));
+        }
     }
 
     fn current(&self) -> Option<&WorkloadFollower> {
@@ -102,12 +112,7 @@ impl FollowedWorkload {
 
     /// Why there is no identity.
     pub(crate) fn absence(&self) -> Option<String> {
-        let follower = self.current()?;
-        let state = follower.shared.state();
-        let has_one = state.identity.as_ref().is_some_and(|identity| !identity.svids.is_empty());
-        let why = || state.failure.clone().unwrap_or_else(|| "it has not answered yet".to_owned());
-        (!has_one)
-            .then(|| format!("the SPIFFE Workload API at {} gives the node no identity: {}", follower.endpoint, why()))
+        self.current()?.shared.absence()
     }
 }
 
@@ -140,13 +145,28 @@ struct WorkloadState {
     identity: Option<Arc<WorkloadIdentity>>,
     /// Why it does not answer at present.
     failure: Option<String>,
+    /// It says so definitely, and not only for the moment.
+    is_refused: bool,
     /// Answers that had something new.
     updates: u64,
     received_at: Option<SystemTime>,
 }
 
+/// What a failure means.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FailureKind {
+    Passing,
+    /// Another try is of no use before something is repaired.
+    Lasting,
+    /// As above, and what was given before is not to be used any more.
+    Denied,
+}
+
 impl WorkloadFollower {
-    fn start(endpoint: &WorkloadEndpoint, listener: &Arc<Mutex<Option<NewsListener>>>) -> io::Result<WorkloadFollower> {
+    fn start(
+        endpoint: &WorkloadEndpoint,
+        listener: &Arc<Mutex<Option<NewsListener>>>,
+    ) -> std::io::Result<WorkloadFollower> {
         let shared = Arc::new(SharedWorkload {
             endpoint: endpoint.clone(),
             state: Mutex::default(),
@@ -169,13 +189,36 @@ impl WorkloadFollower {
         Ok(WorkloadFollower { endpoint, started, shared, running: Some(running), thread: Some(thread) })
     }
 
-    /// Waits for the first answer, at most for [`PATIENCE`] since the thread was started.
+    fn has_identity(&self) -> bool {
+        self.shared.state().has_identity()
+    }
+
+    /// Waits for the first answer or a definite refusal, at most for [`PATIENCE`] since the thread was started.
     fn wait(&self) {
         let deadline = self.started + PATIENCE;
         let mut state = self.shared.state();
-        while state.identity.is_none() {
+        while state.identity.is_none() && !state.is_refused {
             let Some(left) = deadline.checked_duration_since(Instant::now()) else { return };
             state = self.shared.learnt.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// Logs what an answer has that was not known.
+fn tell_news(known: Option<&WorkloadIdentity>, identity: &WorkloadIdentity) {
+    let is_known = |svid: &&X509Svid| {
+        known.is_some_and(|known| known.svids.iter().any(|known| known.fingerprint == svid.fingerprint))
+    };
+    let (old, new): (Vec<&X509Svid>, _) = identity.svids.iter().partition(is_known);
+    for svid in &new {
+        tracing::info!(spiffe_id = %svid.id, until = svid.until, "the node has a new X.509-SVID");
+    }
+    if !old.is_empty() && new.is_empty() {
+        tracing::info!("the SPIFFE Workload API has given other trust bundles");
+    }
+    for complaint in &identity.complaints {
+        if known.is_none_or(|known| !known.complaints.contains(complaint)) {
+            tracing::warn!("the SPIFFE Workload API: {complaint}");
         }
     }
 }
@@ -190,9 +233,23 @@ impl Drop for WorkloadFollower {
     }
 }
 
+impl WorkloadState {
+    fn has_identity(&self) -> bool {
+        self.identity.as_ref().is_some_and(|identity| !identity.svids.is_empty())
+    }
+}
+
 impl SharedWorkload {
     fn state(&self) -> MutexGuard<'_, WorkloadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why there is no identity.
+    fn absence(&self) -> Option<String> {
+        let state = self.state();
+        let why = state.failure.as_deref().unwrap_or("it has not answered yet");
+        (!state.has_identity())
+            .then(|| format!("the SPIFFE Workload API at {} gives the node no identity: {why}", self.endpoint))
     }
 
     /// Takes an answer over.
@@ -201,12 +258,11 @@ impl SharedWorkload {
         if state.failure.take().is_some() && state.identity.is_some() {
             tracing::warn!(endpoint = %self.endpoint, "the SPIFFE Workload API answers again");
         }
+        state.is_refused = false;
         state.received_at = Some(SystemTime::now());
         let is_new = state.identity.as_ref().is_none_or(|known| known.digest != identity.digest);
         if is_new {
-            for svid in &identity.svids {
-                tracing::info!(spiffe_id = %svid.id, until = svid.until, "the node has a new X.509-SVID");
-            }
+            tell_news(state.identity.as_deref(), &identity);
             state.updates += 1;
             state.identity = Some(Arc::new(identity));
         }
@@ -214,10 +270,10 @@ impl SharedWorkload {
         self.tell(is_new);
     }
 
-    /// Notes why there is no answer. With `ends_identity`, what was given before is not used any more.
-    fn fail(&self, problem: String, ends_identity: bool) {
+    /// Notes why there is no answer.
+    fn fail(&self, problem: String, kind: FailureKind) {
         let mut state = self.state();
-        let had_one = state.identity.as_ref().is_some_and(|identity| !identity.svids.is_empty());
+        let (had_one, ends_identity) = (state.has_identity(), kind == FailureKind::Denied);
         let is_news = state.failure.as_ref() != Some(&problem);
         match (ends_identity && had_one, is_news) {
             (true, _) => tracing::error!(
@@ -234,6 +290,7 @@ impl SharedWorkload {
             (false, false) => {}
         }
         state.failure = Some(problem);
+        state.is_refused = kind != FailureKind::Passing;
         if ends_identity && had_one {
             state.identity = Some(Arc::default());
         }

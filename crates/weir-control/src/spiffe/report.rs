@@ -28,6 +28,8 @@ pub struct SpiffeReport {
     pub svids: Vec<SvidReport>,
     /// The trust domains with a bundle.
     pub trust_domains: Vec<String>,
+    /// Why trust bundles are left out, and what others lack.
+    pub bundle_problems: Vec<String>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -54,6 +56,11 @@ impl WorkloadHandle {
         self.followed()?.state().identity.clone()
     }
 
+    /// Why the node has no identity; `None` if it has one, or no Workload API.
+    pub fn absence(&self) -> Option<String> {
+        self.followed()?.absence()
+    }
+
     /// `None` if the node has none.
     pub fn report(&self) -> Option<SpiffeReport> {
         let followed = self.followed()?;
@@ -76,6 +83,7 @@ impl WorkloadHandle {
             updates: state.updates,
             svids: svids.collect(),
             trust_domains: trust_domains.map(str::to_owned).collect(),
+            bundle_problems: identity.map(|identity| identity.complaints.clone()).unwrap_or_default(),
         })
     }
 }

@@ -12,8 +12,8 @@ use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 use weir_net::backoff::Backoff;
 
-use super::SharedWorkload;
 use super::answer::{self, X509SvidRequest, X509SvidResponse};
+use super::{FailureKind, SharedWorkload};
 use crate::document::WorkloadEndpoint;
 
 const CONNECT: Duration = Duration::from_secs(3);
@@ -27,6 +27,10 @@ const MOST_ANSWER: usize = 4 << 20;
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
 /// How often a TCP peer that has vanished is looked for.
 const KEEPALIVE: Duration = Duration::from_secs(30);
+/// How often a process that holds the connection and does nothing is looked for (PING of HTTP/2), and how long it has to answer. More
+/// often than each five minutes, servers in Go by default take it for an attack.
+const PING: Duration = Duration::from_secs(6 * 60);
+const PING_ANSWER: Duration = Duration::from_secs(20);
 const METHOD: &str = "/SpiffeWorkloadAPI/FetchX509SVID";
 /// The most characters of a message that are quoted.
 const MOST_QUOTED: usize = 200;
@@ -34,15 +38,15 @@ const MOST_QUOTED: usize = 200;
 /// Why a stream has ended.
 struct WorkloadFailure {
     problem: String,
-    /// What was given before is not to be used any more.
-    ends_identity: bool,
+    /// The node is not entitled to an identity, as it seems.
+    is_denial: bool,
     /// Another try is of no use before something is repaired.
     is_lasting: bool,
 }
 
 impl WorkloadFailure {
     fn passing(problem: impl Into<String>) -> WorkloadFailure {
-        WorkloadFailure { problem: problem.into(), ends_identity: false, is_lasting: false }
+        WorkloadFailure { problem: problem.into(), is_denial: false, is_lasting: false }
     }
 }
 
@@ -56,7 +60,7 @@ impl From<Status> for WorkloadFailure {
         WorkloadFailure {
             problem: format!("{:?}: {text}", status.code()),
             // The node is not entitled to an identity (SPIFFE Workload API §5.2.1).
-            ends_identity: status.code() == Code::PermissionDenied,
+            is_denial: status.code() == Code::PermissionDenied,
             // SPIFFE Workload Endpoint, Appendix A. It is tried again all the same, but rarely: a node runs for months, and the
             // implementation may be replaced.
             is_lasting: matches!(status.code(), Code::InvalidArgument | Code::Unimplemented),
@@ -66,13 +70,24 @@ impl From<Status> for WorkloadFailure {
 
 /// Keeps a stream open. Never ends.
 pub(super) async fn follow(shared: &SharedWorkload) {
-    let mut failures: u32 = 0;
+    let (mut failures, mut was_denied): (u32, bool) = (0, false);
     loop {
-        let WorkloadFailure { problem, ends_identity, is_lasting } = match connect(&shared.endpoint).await {
+        let WorkloadFailure { problem, is_denial, is_lasting } = match connect(&shared.endpoint).await {
             Ok(channel) => receive(channel, shared, &mut failures).await,
             Err(end) => end,
         };
-        shared.fail(problem, ends_identity);
+        // An answer came in between.
+        was_denied &= failures > 0;
+        shared.fail(
+            problem,
+            match (is_denial, is_lasting) {
+                // An implementation that has just started may not know its workloads yet, so one denial alone ends nothing.
+                (true, _) if was_denied => FailureKind::Denied,
+                (_, true) => FailureKind::Lasting,
+                _ => FailureKind::Passing,
+            },
+        );
+        was_denied = is_denial;
         failures = failures.saturating_add(1);
         let pause = if is_lasting { PAUSES.after(u32::MAX) } else { PAUSES.after(failures) };
         sleep(pause.mul_f64(0.75 + rand::random::<f64>() / 2.0)).await;
@@ -87,6 +102,7 @@ async fn connect(to: &WorkloadEndpoint) -> Result<Channel, WorkloadFailure> {
     let wrong = |error: tonic::transport::Error| WorkloadFailure::passing(told(&error));
     let endpoint = Endpoint::from_shared(url).map_err(wrong)?;
     let endpoint = endpoint.connect_timeout(CONNECT).tcp_keepalive(Some(KEEPALIVE));
+    let endpoint = endpoint.http2_keep_alive_interval(PING).keep_alive_timeout(PING_ANSWER).keep_alive_while_idle(true);
     let connected = timeout(CONNECT, endpoint.connect()).await;
     connected.map_err(|_| WorkloadFailure::passing("it does not accept connections"))?.map_err(wrong)
 }

@@ -85,6 +85,9 @@ fn complete(files: &mut Files, served: &Files) -> Vec<Box<str>> {
     completed
 }
 
+/// The setting that names the Workload API.
+const SOCKET: &str = "spiffe.socket";
+
 /// A document with everything that is needed to compile it.
 #[derive(Debug)]
 pub struct LoadedDocument {
@@ -286,10 +289,12 @@ impl DocumentLoader {
             vec![Diagnostic::of_source(self.source.name(), format!("host names cannot be looked up: {error}"))]
         })?;
         let endpoint = loaded.document.settings.spiffe.as_ref().map(|spiffe| &spiffe.endpoint);
-        self.workload.follow(endpoint).map_err(|error| {
-            let problem = format!("the SPIFFE Workload API cannot be followed: {error}");
-            vec![Diagnostic::of_source(self.source.name(), problem)]
-        })?;
+        if let Err(problem) = self.workload.follow(endpoint) {
+            let told = Diagnostic::at_place(self.source.name(), loaded.document.place_at(SOCKET), problem);
+            let told =
+                Diagnostic { path: SOCKET.to_owned(), ..told.advise("correct the address, or reload when it answers") };
+            return Err(vec![loaded.document.located(told)]);
+        }
         self.update_outside(&mut loaded);
         Ok(loaded)
     }
@@ -367,21 +372,23 @@ impl DocumentLoader {
         let left_out = self.names.left_out(loaded.document.queries());
         let left_out = left_out.iter().map(|(query, targets)| self.left_out(&loaded.document, query, targets));
         let without_identity = self.workload.absence().map(|problem| self.without_identity(&loaded.document, problem));
+        let told_before = loaded.warnings.iter().find(|warning| warning.path == SOCKET);
+        let is_told = told_before == without_identity.as_ref();
         let warnings = loaded.old_secrets.iter().cloned().chain(unresolved).chain(left_out).chain(without_identity);
         loaded.warnings = warnings.collect();
         let workload = self.workload.identity();
         let digest = |workload: &Option<Arc<WorkloadIdentity>>| workload.as_ref().map(|identity| identity.digest);
-        let changed = loaded.document.found != found || digest(&loaded.document.workload) != digest(&workload);
+        let changed =
+            loaded.document.found != found || digest(&loaded.document.workload) != digest(&workload) || !is_told;
         loaded.document.found = found;
         loaded.document.workload = workload;
         changed
     }
 
     fn without_identity(&self, document: &CompleteDocument, problem: String) -> Diagnostic {
-        let path = "spiffe.socket";
-        let told = Diagnostic::at_place(self.source.name(), document.place_at(path), problem);
+        let told = Diagnostic::at_place(self.source.name(), document.place_at(SOCKET), problem);
         let advice = "handshakes and connections that need it fail until then; Weir goes on asking";
-        document.located(Diagnostic { path: path.to_owned(), ..told.advise(advice) })
+        document.located(Diagnostic { path: SOCKET.to_owned(), ..told.advise(advice) })
     }
 
     fn unresolved(&self, document: &CompleteDocument, query: &NameQuery, reason: &str) -> Diagnostic {

@@ -128,7 +128,7 @@ pub fn watch(
     show(&loader, &loaded, &publisher);
     let checker = ResourceChecker::beside(&loader, &publisher).map(Arc::new);
     let inputs = loaded.inputs.clone();
-    let serving = with_names(loaded);
+    let serving = that_may_change(loaded);
     let (alive, ended) = channel();
     let watching = Watching {
         loader,
@@ -371,7 +371,7 @@ impl Watching {
             live.served();
         }
         show(&self.loader, &loaded, &self.publisher);
-        self.serving = with_names(loaded);
+        self.serving = that_may_change(loaded);
     }
 
     /// Publishes the current document again if a lookup of a name has another result, or the Workload API has given something new.
@@ -394,6 +394,6 @@ fn show(loader: &DocumentLoader, loaded: &LoadedDocument, publisher: &Publisher)
     }
 }
 
-fn with_names(loaded: LoadedDocument) -> Option<LoadedDocument> {
+fn that_may_change(loaded: LoadedDocument) -> Option<LoadedDocument> {
     (!loaded.document.queries().is_empty() || loaded.document.settings.spiffe.is_some()).then_some(loaded)
 }
