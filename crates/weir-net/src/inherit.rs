@@ -24,6 +24,8 @@ const READY: &str = "WEIR_READY_FD";
 const SECRETS: &str = "WEIR_SECRETS_FD";
 /// `NAME=FD;NAME=FD`: memory that both processes use, such as that of counters.
 const MEMORY: &str = "WEIR_MEMORY";
+/// `1` if the process to be replaced had an identity from a SPIFFE Workload API.
+pub const IDENTITY: &str = "WEIR_HAS_IDENTITY";
 /// systemd's socket activation, sd_listen_fds(3).
 const SYSTEMD: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 const SYSTEMD_FIRST_FD: RawFd = 3;
@@ -56,6 +58,8 @@ pub struct InheritedSockets {
     pub secrets: Vec<u8>,
     /// Memory that is shared with the previous process, by name.
     pub memory: Vec<(String, OwnedFd)>,
+    /// Whether the previous process had an identity from a SPIFFE Workload API, without which this one must not take its place.
+    pub has_identity: bool,
 }
 
 impl InheritedSockets {
@@ -96,6 +100,7 @@ impl InheritedSockets {
             // SAFETY: guaranteed by the caller.
             inherited.memory.push((name.to_owned(), unsafe { adopt(fd) }?));
         }
+        inherited.has_identity = inherited.ready.is_some() && variable(IDENTITY).is_some();
         let [pid, count, _] = SYSTEMD.map(variable);
         if let (Some(pid), Some(count)) = (pid, count)
             && pid == std::process::id().to_string()
@@ -312,6 +317,7 @@ mod tests {
             ready: None,
             secrets: Vec::new(),
             memory: Vec::new(),
+            has_identity: false,
         };
         assert_eq!(inherited.take(&place("http", "127.0.0.1:0"), Transport::Tcp).len(), 1);
         assert_eq!(inherited.take(&place("http", "127.0.0.1:0"), Transport::Tcp).len(), 1);

@@ -159,6 +159,7 @@ impl GatewayNode {
         let names = opened.as_ref().map_or(LIMIT, |(_, loaded)| usize::from(loaded.document.settings.metrics_names));
         let metrics = Arc::new(Metrics::with_names(workers, names));
         let beside = options.file.parent().unwrap_or(Path::new(""));
+        let had_identity = inherited.has_identity;
         let directory = opened.as_ref().ok().and_then(|(_, loaded)| given_directory(&loaded.document.settings, beside));
         #[cfg(feature = "wasm")]
         let compiled_code = directory.as_ref().map(|directory| directory.join("wasm"));
@@ -198,6 +199,10 @@ impl GatewayNode {
         })?;
         if let Some(refusal) = weir_plugins::counter_refusal() {
             say!("{refusal}");
+            return Err(ExitFailure::System);
+        }
+        if had_identity && let Some(problem) = loader.workload().absence() {
+            say!("{problem}; the process to be replaced has one, and goes on");
             return Err(ExitFailure::System);
         }
         let Publication { snapshot, settings, acme: wanted, hubs: wanted_hubs, http, .. } = first;
@@ -438,10 +443,11 @@ impl Control {
         if let Err(failure) = self.watch.lend_store(true) {
             say!("upgrade: {failure}");
         }
+        let has_identity = self.state.spiffe().is_some_and(|report| !report.svids.is_empty());
         let started = self.listeners.hand_over(|clients, http3| {
             let sockets = clients.into_iter().chain(self.sockets.all());
             let http3 = http3.map_err(Failed::System)?;
-            UpgradeAttempt::start(&self.invocation, sockets, &http3, self.options.upgrade_patience)
+            UpgradeAttempt::start(&self.invocation, sockets, (&http3, has_identity), self.options.upgrade_patience)
         });
         match started {
             Ok(started) => {

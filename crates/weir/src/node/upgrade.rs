@@ -132,7 +132,7 @@ impl UpgradeAttempt {
     pub(super) fn start<'s>(
         invocation: &Invocation,
         sockets: impl Iterator<Item = (ListenerKey, &'s [ListeningSocket])>,
-        http3: &QuicHandOver,
+        (http3, has_identity): (&QuicHandOver, bool),
         patience: Duration,
     ) -> Result<Self, Failed> {
         let program = || invocation.program.clone();
@@ -146,6 +146,10 @@ impl UpgradeAttempt {
         // Both processes count in the same memory while this one drains.
         let memory = weir_plugins::hand_over_counters();
         inherit::pass_on(&mut command, sockets, &report, &secrets, &memory);
+        match has_identity {
+            true => command.env(inherit::IDENTITY, "1"),
+            false => command.env_remove(inherit::IDENTITY),
+        };
         http3.pass_on(&mut command);
         systemd::pass_on(&mut command);
         let child = Command::from(command).spawn();
@@ -224,7 +228,7 @@ mod tests {
         let invocation = Invocation { program: "sh".into(), arguments: vec!["-c".into(), script.into()] };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
-            let mut attempt = UpgradeAttempt::start(&invocation, std::iter::empty(), &no_http3(), patience)?;
+            let mut attempt = UpgradeAttempt::start(&invocation, std::iter::empty(), (&no_http3(), false), patience)?;
             let outcome = attempt.outcome().await;
             // A child that outlives the test would keep its output open, and the test run waits for that.
             attempt.abandon().await;
@@ -294,7 +298,7 @@ mod tests {
         let invocation = Invocation { program: "/nowhere/weir".into(), arguments: Vec::new() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let _guard = runtime.enter();
-        let failed = UpgradeAttempt::start(&invocation, std::iter::empty(), &no_http3(), LONG)
+        let failed = UpgradeAttempt::start(&invocation, std::iter::empty(), (&no_http3(), false), LONG)
             .expect_err("there is no such file");
         assert!(failed.to_string().contains("/nowhere/weir cannot be started: "), "{failed}");
     }
