@@ -3,9 +3,14 @@
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD as BASE64;
 use serde_json::Value;
-use weir_testkit::{DEADLINE, Gateway, Program, TempDir, eventually, scaled};
+use weir_testkit::{DEADLINE, Gateway, Program, Signal, TempDir, eventually, scaled};
 
 use crate::load::Load;
 use crate::upgrade::upgrade;
@@ -121,9 +126,23 @@ fn eventually_ask(gateway: &Gateway, status: u16) {
     eventually(&format!("the answer is {status}"), DEADLINE, || ask(gateway).0 == status);
 }
 
+/// The text has the private number of a key in no form that programs write bytes in.
+#[track_caller]
+fn assert_no_key(shown: &str, text: &str, key: &str) {
+    assert_eq!(key.len(), 64, "{key}");
+    let hex = |at: usize| u8::from_str_radix(&key[at..at + 2], 16).expect("hexadecimal");
+    let bytes: Vec<u8> = (0..key.len()).step_by(2).map(hex).collect();
+    // A part of the bytes is enough. Base64 of it depends on where it begins among three bytes.
+    let lists = [bytes[..12].iter().map(u8::to_string).collect::<Vec<_>>().join(", ")];
+    let encoded = (0..3).map(|skipped| BASE64.encode(&bytes[skipped..skipped + 24]));
+    for form in [key[..32].to_owned(), key[..32].to_uppercase()].into_iter().chain(lists).chain(encoded) {
+        assert!(!text.contains(&form), "{shown} has a private key");
+    }
+}
+
 #[test]
 fn svids_are_shown_and_spiffe_ids_are_required_on_both_legs() {
-    let Some(api) = WorkloadApi::start() else { return };
+    let Some(mut api) = WorkloadApi::start() else { return };
     let (_orders, orders) = api.origin("orders", GATEWAY);
     let own = "svid: default, spiffe_ids: [\"spiffe://example.org/orders\"]";
     let file = |tls: &str| {
@@ -141,6 +160,8 @@ fn svids_are_shown_and_spiffe_ids_are_required_on_both_legs() {
         ("partner", GATEWAY, "a.test", &served),
         ("orders", GATEWAY, "a.test", "refused:"),
         ("stranger", GATEWAY, "a.test", "refused:"),
+        // It has the right SPIFFE ID, from the authority of another trust domain that is trusted.
+        ("forger", GATEWAY, "a.test", "refused:"),
         ("shop", edge, "b.test", &served),
         ("shop", edge, "a.test", "refused:"),
         ("stranger", edge, "c.test", "refused:"),
@@ -171,8 +192,14 @@ fn svids_are_shown_and_spiffe_ids_are_required_on_both_legs() {
     let told = spiffe(&gateway);
     assert!(told["connected"] == true && told["svids"][1]["hint"] == "outside", "{told}");
     assert_eq!(told["trust_domains"], serde_json::json!(["example.org", "partner.test"]));
-    let (status, metrics) = (gateway.status().to_string(), gateway.ask_status("/metrics").text());
-    assert!(!status.contains("PRIVATE") && !metrics.contains("PRIVATE"));
+    let metrics = gateway.ask_status("/metrics").text();
+    for (shown, text) in
+        [("status", gateway.status().to_string()), ("metrics", metrics.clone()), ("log", gateway.stderr())]
+    {
+        for id in [GATEWAY, edge] {
+            assert_no_key(shown, &text, &api.dialog.order(&format!("key {id}")));
+        }
+    }
     let expiry =
         gateway.metrics().get("weir_spiffe_svid_expiry_timestamp_seconds{spiffe_id=\"spiffe://example.org/edge\"}");
     assert!(expiry.is_some_and(|at| at > 1.7e9), "{metrics}");
@@ -186,6 +213,19 @@ fn rotations_under_load_fail_nothing_and_reach_all_workers() {
     let tls = route(&orders, "svid: default, spiffe_ids: [\"spiffe://example.org/orders\"]");
     let gateway = weir().start(&format!("worker_processes: 2\n{}{LISTEN}{ssls}{tls}", api.setting()));
     let load = Load::start(gateway.addr());
+    let (mut renewing, is_over) = (api.client("shop", GATEWAY, &gateway, "a.test"), Arc::new(AtomicBool::new(false)));
+    let over = Arc::clone(&is_over);
+    // New handshakes with a client's certificate all the time.
+    let handshakes = thread::spawn(move || {
+        let mut count = 0;
+        while !over.load(Relaxed) {
+            let said = renewing.order("new /a");
+            assert!(said.starts_with("new 200 "), "{said}");
+            count += 1;
+        }
+        count
+    });
+    let mut asked = api.client("shop", GATEWAY, &gateway, "a.test");
     let mut kept = api.client("shop", GATEWAY, &gateway, "a.test");
     assert_eq!(kept.order("/a"), "new 200 GET /a 0");
     let before = ask(&gateway).1;
@@ -196,8 +236,13 @@ fn rotations_under_load_fail_nothing_and_reach_all_workers() {
         let known = updates(&gateway);
         api.order(step);
         eventually(step, DEADLINE, || updates(&gateway) > known);
-        let revision = gateway.status()["configuration"]["revision"].as_u64();
-        eventually("all workers have it", DEADLINE, || gateway.revision() >= revision);
+        let shown = |asked: &mut Dialog| {
+            let expected =
+                spiffe(&gateway)["svids"][0]["fingerprint"].as_str().map(|it| it.replace(':', "").to_lowercase());
+            // Connections come to both workers.
+            (0..8).all(|_| asked.order("new /a").split(' ').next_back() == expected.as_deref())
+        };
+        eventually("all workers show the new certificate", DEADLINE, || shown(&mut asked));
         load.wait_for(scaled(50, 1_000));
         assert_eq!(kept.order("/a"), "kept 200 GET /a 0", "after {step}");
     }
@@ -206,7 +251,31 @@ fn rotations_under_load_fail_nothing_and_reach_all_workers() {
     upgrade(&gateway);
     load.wait_for(scaled(50, 1_000));
     assert!(api.ask("shop", GATEWAY, &gateway, "a.test").starts_with("new 200 "), "by the new process");
+    is_over.store(true, Relaxed);
+    assert!(handshakes.join().expect("none is refused") > 10);
     load.finish();
+}
+
+#[test]
+fn identity_is_not_replaced_by_none_in_an_upgrade_or_by_another_socket() {
+    let Some(mut api) = WorkloadApi::start() else { return };
+    let (_orders, orders) = api.origin("orders", GATEWAY);
+    let tls = route(&orders, "svid: default, spiffe_ids: [\"spiffe://example.org/orders\"]");
+    let file = format!("{}{LISTEN}ssls: [{{ sni: a.test, svid: default }}]\n{tls}", api.setting());
+    let gateway = weir().start(&file);
+    assert_eq!(ask(&gateway).0, 200);
+    gateway.replace_file(&file.replace("gateway.sock", "absent.sock"));
+    gateway.wait_stderr("the refusal", |line| {
+        line.contains("absent.sock") && line.contains("the node keeps the identity")
+    });
+    assert_eq!(ask(&gateway).0, 200);
+    assert!(spiffe(&gateway)["socket"].as_str().is_some_and(|socket| socket.ends_with("gateway.sock")));
+    gateway.replace_file(&file);
+    api.order("close gateway");
+    gateway.signal(Signal::USR2);
+    gateway.wait_stderr("the failure", |line| line.starts_with("weir: upgrade failed: "));
+    assert!(gateway.stderr().contains("the process to be replaced has one"), "{}", gateway.stderr());
+    assert_eq!(ask(&gateway).0, 200);
 }
 
 #[test]
@@ -256,6 +325,10 @@ fn answers_that_cannot_be_used_change_nothing_and_a_denial_ends_the_identity() {
         api.order("instead gateway");
         eventually("it is used again", DEADLINE, || spiffe(&gateway)["connected"] == true);
     }
+    let known = updates(&gateway);
+    api.order("instead gateway deny-once");
+    eventually("it asks again", DEADLINE, || updates(&gateway) > known);
+    assert!(!gateway.stderr().contains("has taken the identity"), "one denial ends nothing: {}", gateway.stderr());
     api.order("instead gateway deny");
     eventually_ask(&gateway, 502);
     assert!(error(&gateway).starts_with("PermissionDenied: no identity issued"), "{}", error(&gateway));

@@ -3,7 +3,8 @@
 //	workload_api serve DIR           one socket for each workload of the list below, DIR/NAME.sock; commands on standard input
 //	workload_api origin SOCKET ID    an HTTPS server that demands the SPIFFE ID (or trust domain) ID of its clients
 //	workload_api ask SOCKET ID ADDRESS NAME    requests to the workload ID at ADDRESS, with the server name NAME: one for each path
-//	                                 on standard input, on one connection if it lasts
+//	                                 on standard input, on one connection if it lasts; `new PATH` makes a new connection, and tells
+//	                                 the SHA-1 of the certificate of the workload in place of the content
 package main
 
 import (
@@ -12,6 +13,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha1"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -47,6 +49,7 @@ var workloads = map[string][]string{
 	"orders":   {"spiffe://example.org/orders"},
 	"partner":  {"spiffe://partner.test/billing"},
 	"stranger": {"spiffe://stranger.test/x"},
+	"forger":   {"spiffe://example.org/shop"},
 }
 
 // The trust domains whose bundles the workloads of a trust domain get beside their own.
@@ -125,9 +128,11 @@ type server struct {
 	// Which of them issues certificates.
 	issuers map[string]int
 	ttl     time.Duration
-	// What is sent to a workload in place of its identity: "deny", "garbage", "huge", "empty", "cut", or nothing.
+	// What is sent to a workload in place of its identity: "deny", "deny-once", "garbage", "huge", "empty", "cut", or nothing.
 	instead map[string]string
 	changed chan struct{}
+	// The private key that was sent last for each SPIFFE ID.
+	keys map[string]*ecdsa.PrivateKey
 }
 
 func (s *server) change(do func()) {
@@ -146,10 +151,14 @@ func (s *server) bundle(domain string) []byte {
 	return der
 }
 
-func (s *server) svid(named string) *workload.X509SVID {
+func (s *server) svid(name, named string) *workload.X509SVID {
 	id, hint, _ := strings.Cut(named, "#")
 	domain := uri(id)[0].Host
-	issuer, key := s.authorities[domain][s.issuers[domain]], newKey()
+	by := domain
+	if name == "forger" {
+		by = "partner.test"
+	}
+	issuer, key := s.authorities[by][s.issuers[by]], newKey()
 	template := &x509.Certificate{
 		SerialNumber: serial(), Subject: pkix.Name{Organization: []string{"test"}}, URIs: uri(id),
 		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(s.ttl), BasicConstraintsValid: true,
@@ -160,6 +169,7 @@ func (s *server) svid(named string) *workload.X509SVID {
 	check(err)
 	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
 	check(err)
+	s.keys[id] = key
 	return &workload.X509SVID{SpiffeId: id, X509Svid: der, X509SvidKey: pkcs8, Bundle: s.bundle(domain), Hint: hint}
 }
 
@@ -170,6 +180,9 @@ func (s *server) answer(name string) (*workload.X509SVIDResponse, error, chan st
 	switch s.instead[name] {
 	case "deny":
 		return nil, status.Error(codes.PermissionDenied, "no identity issued"), s.changed
+	case "deny-once":
+		s.instead[name] = ""
+		return nil, status.Error(codes.PermissionDenied, "no identity issued"), s.changed
 	case "empty":
 		return &workload.X509SVIDResponse{}, nil, s.changed
 	case "huge":
@@ -178,7 +191,7 @@ func (s *server) answer(name string) (*workload.X509SVIDResponse, error, chan st
 	}
 	answer := &workload.X509SVIDResponse{FederatedBundles: map[string][]byte{}}
 	for _, named := range workloads[name] {
-		answer.Svids = append(answer.Svids, s.svid(named))
+		answer.Svids = append(answer.Svids, s.svid(name, named))
 	}
 	domain := uri(workloads[name][0])[0].Host
 	for _, other := range federated[domain] {
@@ -231,7 +244,7 @@ func (s *server) open(socket, name string) *grpc.Server {
 func serve(directory string) {
 	s := &server{
 		authorities: map[string][]authority{}, issuers: map[string]int{}, ttl: time.Hour,
-		instead: map[string]string{}, changed: make(chan struct{}),
+		instead: map[string]string{}, changed: make(chan struct{}), keys: map[string]*ecdsa.PrivateKey{},
 	}
 	for domain := range federated {
 		s.authorities[domain] = []authority{newAuthority(domain)}
@@ -245,7 +258,12 @@ func serve(directory string) {
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		word, rest, _ := strings.Cut(lines.Text(), " ")
+		said := "done"
 		switch word {
+		case "key": // Tells the private number of a key in hexadecimal.
+			s.mutex.Lock()
+			said = fmt.Sprintf("%064x", s.keys[rest].D)
+			s.mutex.Unlock()
 		case "rotate": // New certificates for all.
 			s.change(func() {})
 		case "prepare": // A new authority of a trust domain is trusted.
@@ -267,7 +285,7 @@ func serve(directory string) {
 		case "open":
 			opened[rest] = s.open(socket(rest), rest)
 		}
-		fmt.Println("done")
+		fmt.Println(said)
 	}
 }
 
@@ -319,7 +337,11 @@ func ask(socket, id, address, name string) {
 	client := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{TLSClientConfig: config}}
 	paths := bufio.NewScanner(os.Stdin)
 	for paths.Scan() {
-		request, err := http.NewRequest("GET", "https://"+address+paths.Text(), nil)
+		path, isNew := strings.CutPrefix(paths.Text(), "new ")
+		if isNew {
+			client.CloseIdleConnections()
+		}
+		request, err := http.NewRequest("GET", "https://"+address+path, nil)
 		check(err)
 		request.Host = name
 		connection := "new"
@@ -336,6 +358,9 @@ func ask(socket, id, address, name string) {
 		body, err := io.ReadAll(answer.Body)
 		answer.Body.Close()
 		check(err)
+		if isNew {
+			body = []byte(fmt.Sprintf("%x", sha1.Sum(answer.TLS.PeerCertificates[0].Raw)))
+		}
 		fmt.Println(connection, answer.StatusCode, strings.ReplaceAll(string(body), "\n", " "))
 	}
 }
