@@ -296,7 +296,9 @@ fn a_limit_with_a_server_and_without_a_policy_is_doubted() {
     let gateway = weir().start(&file());
     let put = |policy: &str| {
         let limit = format!(r#"{{"count": 1, "time_window": 60, "redis_host": "127.0.0.1"{policy}}}"#);
-        let route = format!(r#"{{"uri": "/r", "plugins": {{"mocking": {{"response_example": "r"}}, "limit-count": {limit}}}}}"#);
+        let route = format!(
+            r#"{{"uri": "/r", "plugins": {{"mocking": {{"response_example": "r"}}, "limit-count": {limit}}}}}"#
+        );
         Api::of(&gateway).put("routes/r", &route).text()
     };
     let told = put("");

@@ -23,7 +23,7 @@ pub(crate) fn binary() -> PathBuf {
 
 /// The gateway under test.
 pub(crate) fn weir() -> Launcher {
-    Gateway::with_binary(&binary())
+    Gateway::with_binary(binary())
 }
 
 /// A cluster with an HTTPRoute from `/orders` to an origin, and a node that serves it.

@@ -132,27 +132,7 @@ impl NodeState {
             for (registry, answers) in self.lookups.registries() {
                 page.value(&[("registry", registry)], u8::from(answers));
             }
-            page.gauge(
-                "weir_store_up",
-                "Whether the store that nodes share answers (1), or does not or has lost all resources (0).",
-            );
-            if let Some(store) = &self.publisher.status().store {
-                page.value(&[], u8::from(store.connected && store.problem.is_none()));
-            }
-            page.gauge(
-                "weir_resources_set_aside",
-                "Resources of the store that cannot be served as they are there; `warnings` at `/status` names them.",
-            );
-            if let Some(live) = &self.live {
-                page.value(&[], live.content().set_aside);
-            }
-            page.gauge(
-                "weir_store_writable",
-                "Whether the last change could be written to the embedded store (1) or not (0).",
-            );
-            if let Some(is_writable) = self.live.as_ref().and_then(|live| live.store().is_writable()) {
-                page.value(&[], u8::from(is_writable));
-            }
+            self.write_store(page);
             let status = self.publisher.status();
             page.gauge(
                 "weir_config_info",
@@ -169,6 +149,30 @@ impl NodeState {
                 certificates::write_svids(&report, page);
             }
         })
+    }
+
+    fn write_store(&self, page: &mut Page) {
+        page.gauge(
+            "weir_store_up",
+            "Whether the store that nodes share answers (1), or does not or has lost all resources (0).",
+        );
+        if let Some(store) = &self.publisher.status().store {
+            page.value(&[], u8::from(store.connected && store.problem.is_none()));
+        }
+        page.gauge(
+            "weir_resources_set_aside",
+            "Resources of the store that cannot be served as they are there; `warnings` at `/status` names them.",
+        );
+        if let Some(live) = &self.live {
+            page.value(&[], live.content().set_aside);
+        }
+        page.gauge(
+            "weir_store_writable",
+            "Whether the last change could be written to the embedded store (1) or not (0).",
+        );
+        if let Some(is_writable) = self.live.as_ref().and_then(|live| live.store().is_writable()) {
+            page.value(&[], u8::from(is_writable));
+        }
     }
 
     /// The content of `/policies`.
