@@ -313,9 +313,11 @@ impl ChangeTrial {
         self.names.clone()
     }
 
-    /// The resources that are put there, by this change and those made together with it.
+    /// The resources that are put there, by this change and those made together with it. What stands in for one that is set aside is
+    /// not what its author has written.
     pub(super) fn put(&self) -> Vec<PutResource<'_>> {
-        let put = self.pending.iter().filter_map(|(key, resource)| Some((key, resource.as_ref()?)));
+        let served = self.pending.iter().filter(|(key, _)| !self.form.set_aside.contains_key(*key));
+        let put = served.filter_map(|(key, resource)| Some((key, resource.as_ref()?)));
         put.map(|(key, resource)| PutResource { list: key.list(), id: key.id(), json: &resource.json }).collect()
     }
 }
