@@ -208,6 +208,8 @@ fn a_controller_of_a_large_cluster_is_small_and_its_nodes_watch_nothing() {
     let start = Instant::now();
     let edge = pulling(&cluster, &trust, &[&controller]);
     let last = format!("/app-{}", routes - 1);
+    // The node may have pulled the Gateway as it was before it got the node's port.
+    eventually("the node listens for the Gateway", PATIENCE, || Client::try_connect(edge.address()).is_ok());
     eventually("the last route is served", PATIENCE, || edge.get(&last).status == 200);
     println!("start to {routes} routes of the node: {:?}", start.elapsed());
     eventually("all statuses are written", PATIENCE, || cluster.objects().write_count() >= routes);
