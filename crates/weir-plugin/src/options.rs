@@ -16,6 +16,8 @@ pub struct Row {
     /// What the option names outside of the gateway (`x-weir-reaches` in the schema): a `server` that requests or records are sent
     /// to, or a `file` that is written.
     pub reaches: Option<String>,
+    /// The list of resources that the option has an id of (`x-weir-reference`).
+    pub refers: Option<String>,
 }
 
 /// Every option of a schema, each followed by those nested in it.
@@ -84,6 +86,7 @@ impl<'a> SchemaWalk<'a> {
             default: default.filter(|_| !is_required).map(Value::to_string),
             meaning,
             reaches: option["x-weir-reaches"].as_str().map(str::to_owned),
+            refers: option["x-weir-reference"].as_str().map(str::to_owned),
         }
     }
 

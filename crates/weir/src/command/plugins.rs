@@ -123,7 +123,7 @@ fn list(title: &str, schema: &Value, text: &mut String) {
     if rows.is_empty() {
         text.push_str("  none\n");
     }
-    for Row { path, kind, is_required, default, meaning, reaches: _ } in rows {
+    for Row { path, kind, is_required, default, meaning, reaches: _, refers: _ } in rows {
         let presence = match default {
             _ if is_required => "; required".to_owned(),
             Some(default) => format!("; default {default}"),

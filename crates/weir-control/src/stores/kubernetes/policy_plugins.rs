@@ -250,7 +250,7 @@ fn unreachable(row: &Row, options: &Value) -> Vec<ConfigError> {
     for (path, value) in found.into_iter().filter(|(_, value)| !value.is_null()) {
         if is_file {
             faults.push(ConfigError::new(path, "names a file of the node, which users of a namespace cannot use"));
-        } else if row.kind == "any" {
+        } else if row.kind == "any" || row.refers.is_some() {
             let problem = "leads to an upstream, which users of a namespace cannot choose: name Services as backends of the route";
             faults.push(ConfigError::new(path, problem));
         } else {
