@@ -145,14 +145,19 @@ fn a_plugin_is_added_and_switched_off() {
     in_store(add_plugin);
 }
 
-fn add_plugin(bench: &Bench) {
-    bench.page.take_clicks();
+/// Adds a plugin to the form of a route, by the pointer.
+fn choose_plugin(bench: &Bench, name: &str) {
     search(bench, "images", "images");
     bench.page.click("#found-0");
     bench.settle("the route");
     bench.page.click("#add-plugin");
-    bench.page.fill("#add-plugin-search", "key-auth");
+    bench.page.fill("#add-plugin-search", name);
     bench.page.click("#add-plugin-0");
+}
+
+fn add_plugin(bench: &Bench) {
+    bench.page.take_clicks();
+    choose_plugin(bench, "key-auth");
     bench.page.click(".bar .main");
     bench.wait_text("Saved images");
     at_most(bench, 4);
@@ -451,12 +456,7 @@ fn a_small_share_goes_to_a_new_version() {
 fn split_traffic(bench: &Bench) {
     let share = "[data-pointer='/plugins/traffic-split/rules/0/weighted_upstreams/0/upstream_id'] input";
     bench.page.take_clicks();
-    search(bench, "images", "images");
-    bench.page.click("#found-0");
-    bench.settle("the route");
-    bench.page.click("#add-plugin");
-    bench.page.fill("#add-plugin-search", "traffic-split");
-    bench.page.click("#add-plugin-0");
+    choose_plugin(bench, "traffic-split");
     bench.page.fill(share, "orders");
     bench.page.click(".bar .main");
     bench.wait_text("Saved images");

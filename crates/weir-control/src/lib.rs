@@ -9,6 +9,7 @@
 pub mod acme;
 pub mod admin;
 pub mod apisix_schema;
+mod causes;
 mod check;
 pub mod compile;
 mod data_directory;

@@ -14,6 +14,7 @@ use weir_net::backoff::Backoff;
 
 use super::answer::{self, X509SvidRequest, X509SvidResponse};
 use super::{FailureKind, SharedWorkload};
+use crate::causes::with_causes;
 use crate::document::WorkloadEndpoint;
 
 const CONNECT: Duration = Duration::from_secs(3);
@@ -53,7 +54,7 @@ impl WorkloadFailure {
 impl From<Status> for WorkloadFailure {
     fn from(status: Status) -> WorkloadFailure {
         let text = match status.source() {
-            Some(cause) => told(cause),
+            Some(cause) => with_causes(cause),
             None => status.message().to_owned(),
         };
         let text: String = text.chars().take(MOST_QUOTED).collect::<String>().replace(char::is_control, " ");
@@ -99,7 +100,7 @@ async fn connect(to: &WorkloadEndpoint) -> Result<Channel, WorkloadFailure> {
         WorkloadEndpoint::Unix(path) => format!("unix://{path}"),
         WorkloadEndpoint::Tcp(address) => format!("http://{address}"),
     };
-    let wrong = |error: tonic::transport::Error| WorkloadFailure::passing(told(&error));
+    let wrong = |error: tonic::transport::Error| WorkloadFailure::passing(with_causes(&error));
     let endpoint = Endpoint::from_shared(url).map_err(wrong)?;
     let endpoint = endpoint.connect_timeout(CONNECT).tcp_keepalive(Some(KEEPALIVE));
     let endpoint = endpoint.http2_keep_alive_interval(PING).keep_alive_timeout(PING_ANSWER).keep_alive_while_idle(true);
@@ -135,7 +136,7 @@ async fn receive(channel: Channel, shared: &SharedWorkload, failures: &mut u32) 
 
 async fn open(channel: Channel) -> Result<Streaming<X509SvidResponse>, WorkloadFailure> {
     let mut grpc = Grpc::new(channel).max_decoding_message_size(MOST_ANSWER);
-    grpc.ready().await.map_err(|error| WorkloadFailure::passing(told(&error)))?;
+    grpc.ready().await.map_err(|error| WorkloadFailure::passing(with_causes(&error)))?;
     let mut request = Request::new(X509SvidRequest {});
     // Without it, no request is answered (SPIFFE Workload Endpoint §3).
     request.metadata_mut().insert("workload.spiffe.io", MetadataValue::from_static("true"));
@@ -145,15 +146,4 @@ async fn open(channel: Channel) -> Result<Streaming<X509SvidResponse>, WorkloadF
 
 async fn next(answers: &mut Streaming<X509SvidResponse>) -> Result<X509SvidResponse, WorkloadFailure> {
     answers.message().await?.ok_or_else(|| WorkloadFailure::passing("it has ended the stream"))
-}
-
-/// The text of an error with its causes: the outermost text says little.
-fn told(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    text
 }

@@ -101,7 +101,7 @@ impl LabFolder {
         let turn = Arc::clone(turn).acquire_owned().await.map_err(|_| closed())?;
         let folder = Arc::clone(&self.folder);
         let answering = spawn_blocking(move || {
-            // Kept until the work has ended, also if nobody waits for it any more.
+            // The work keeps its turn until it has ended, even after the time limit of the request.
             let _turn = turn;
             match question {
                 LabQuestion::List => list(&folder),

@@ -21,6 +21,7 @@ use super::wire::{
     AuthenticateRequest, AuthenticateResponse, HeaderOnly, LeaseGrantRequest, LeaseId, LeaseState, RangeRequest,
     RangeResponse, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
 };
+use crate::causes::with_causes;
 
 /// The interval and time-out of keep-alive pings: a dead peer is noticed within twice this time.
 const KEEPALIVE: Duration = Duration::from_secs(2);
@@ -119,7 +120,7 @@ impl From<Status> for EtcdError {
     fn from(status: Status) -> EtcdError {
         let cause = CAUSES.iter().find(|(message, _)| status.message() == *message);
         let problem = match (status.source(), status.message()) {
-            (Some(cause), _) => told(cause),
+            (Some(cause), _) => with_causes(cause),
             (None, "") => format!("it answers {:?}", status.code()),
             (None, message) => match cause {
                 Some((_, cause)) => format!("it answers `{message}`: {cause}"),
@@ -145,7 +146,7 @@ impl From<Status> for EtcdError {
 
 impl EtcdConnection {
     pub(super) async fn open(url: &str, access: &EtcdAccess) -> Result<EtcdConnection, EtcdError> {
-        let wrong = |error: tonic::transport::Error| EtcdError::not_made(told(&error));
+        let wrong = |error: tonic::transport::Error| EtcdError::not_made(with_causes(&error));
         let endpoint = Endpoint::from_shared(url.to_owned()).map_err(wrong)?;
         let mut endpoint = endpoint
             .connect_timeout(CONNECT)
@@ -239,7 +240,7 @@ impl EtcdConnection {
         let mut grpc = self.grpc.clone();
         let request = Self::request(message, token);
         let asked = async {
-            grpc.ready().await.map_err(|error| EtcdError::not_made(told(&error)))?;
+            grpc.ready().await.map_err(|error| EtcdError::not_made(with_causes(&error)))?;
             let path = PathAndQuery::from_static(path);
             Ok(grpc.unary(request, path, ProstCodec::<Q, A>::default()).await?.into_inner())
         };
@@ -270,7 +271,7 @@ impl EtcdConnection {
         let mut grpc = self.grpc.clone();
         let request = Self::request(stream::iter([LeaseId { id }]), self.token());
         let kept = async {
-            grpc.ready().await.map_err(|error| EtcdError::not_made(told(&error)))?;
+            grpc.ready().await.map_err(|error| EtcdError::not_made(with_causes(&error)))?;
             let path = PathAndQuery::from_static("/etcdserverpb.Lease/LeaseKeepAlive");
             let answers = grpc.streaming(request, path, ProstCodec::<LeaseId, LeaseState>::default()).await?;
             Ok(answers.into_inner().message().await?.is_some_and(|state| state.ttl_s > 0))
@@ -292,7 +293,7 @@ impl EtcdConnection {
         let mut grpc = self.grpc.clone();
         let request = Self::request(requests, self.token());
         let opened = async {
-            grpc.ready().await.map_err(|error| EtcdError::not_made(told(&error)))?;
+            grpc.ready().await.map_err(|error| EtcdError::not_made(with_causes(&error)))?;
             let path = PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
             let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
             Ok(grpc.streaming(request, path, codec).await?.into_inner())
@@ -300,17 +301,6 @@ impl EtcdConnection {
         let answers = timeout(self.timeout, opened).await;
         Ok((asking, answers.unwrap_or_else(|_| Err(EtcdError::unknown("it did not open a watch in time")))?))
     }
-}
-
-/// The text of an error with its causes: the outermost text says little.
-fn told(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    text
 }
 
 #[cfg(test)]
