@@ -601,6 +601,55 @@ fn an_etcd_that_was_emptied_empties_no_node() {
     converge("emptied", &nodes, "anew");
 }
 
+/// Another program deletes all keys of the resources at once: running nodes and one that starts from its copy keep serving.
+#[test]
+fn a_prefix_that_others_delete_empties_no_node() {
+    let Some(etcd) = Etcd::of(1) else { return };
+    let directories = [TempDir::new(), TempDir::new()];
+    let [steady, restarted] = [0, 1].map(|node| weir().start(&etcd.node(&directories[node])));
+    for name in ["one", "two"] {
+        Api::of(&steady).put(&format!("routes/{name}"), &mocking(name).replace("/r", &format!("/{name}")));
+        eventually("both serve it", CONVERGENCE, || serves(&restarted, &format!("/{name}"), name));
+    }
+    let keeps = |node: &Gateway| {
+        node.wait_stderr("that the resources are gone", |line| line.contains("has lost its resources"));
+        eventually("the metric says so", DEADLINE, || node.metrics().get("weir_store_up") == Some(0.0));
+        assert!(serves(node, "/one", "one") && serves(node, "/two", "two"));
+    };
+    etcd.ctl(&["del", "--prefix", "/apisix/"]);
+    [&steady, &restarted].into_iter().for_each(keeps);
+    let deleted = Api::of(&steady).ask("DELETE", "routes/one", "", "");
+    assert!(deleted.text().contains("there is nothing to delete"), "{} {}", deleted.status, deleted.text());
+    drop(restarted);
+    let restarted = weir().start(&etcd.node(&directories[1]));
+    keeps(&restarted);
+    etcd.ctl(&["put", "/apisix/routes/one", &mocking("by others").replace("/r", "/one")]);
+    for node in [&steady, &restarted] {
+        eventually("nodes serve what etcd holds", CONVERGENCE, || {
+            serves(node, "/one", "by others") && node.get("/two").status == 404
+        });
+        eventually("and say that all is well", DEADLINE, || node.metrics().get("weir_store_up") == Some(1.0));
+    }
+}
+
+#[test]
+fn resources_that_weir_has_deleted_one_by_one_are_gone_for_a_node_that_was_away() {
+    let Some(etcd) = Etcd::of(1) else { return };
+    let directories = [TempDir::new(), TempDir::new()];
+    let [node, away] = [0, 1].map(|node| weir().start(&etcd.node(&directories[node])));
+    for name in ["one", "two"] {
+        Api::of(&node).put(&format!("routes/{name}"), &mocking(name).replace("/r", &format!("/{name}")));
+        eventually("both serve it", CONVERGENCE, || serves(&away, &format!("/{name}"), name));
+    }
+    drop(away);
+    for name in ["one", "two"] {
+        assert_eq!(Api::of(&node).ask("DELETE", &format!("routes/{name}"), "", "").status, 200);
+    }
+    let back = weir().start(&etcd.node(&directories[1]));
+    eventually("it serves neither", CONVERGENCE, || ["/one", "/two"].iter().all(|path| back.get(path).status == 404));
+    eventually("its store is in order", DEADLINE, || back.metrics().get("weir_store_up") == Some(1.0));
+}
+
 #[test]
 fn a_node_that_was_started_from_its_copy_reports_itself_when_etcd_is_back() {
     let Some(mut etcd) = Etcd::of(1) else { return };

@@ -92,6 +92,8 @@ pub(super) struct Follower {
     seen: u64,
     /// Whether the next session begins by reading everything.
     reads_all: bool,
+    /// How many resources it held when changes were handed on last.
+    held: usize,
     /// Whether the cluster has lost all resources, and none has been written since.
     is_emptied: bool,
     /// Receives the result of the first attempt.
@@ -108,6 +110,20 @@ enum SessionEnd {
     /// The watch cannot be continued; everything has to be read again.
     ReadAgain,
     Lost(EtcdError),
+}
+
+/// What a message of the watch says.
+enum Taken {
+    Changes {
+        revision: u64,
+        resources: Vec<(ResourceKey, Option<StoredResource>)>,
+    },
+    /// One revision has deleted all resources that there were, and more than one.
+    AllGone {
+        revision: u64,
+        resources: Vec<(ResourceKey, Option<StoredResource>)>,
+    },
+    End(SessionEnd),
 }
 
 type Commands = UnboundedReceiver<EtcdCommand>;
@@ -136,6 +152,7 @@ impl Follower {
             cluster: None,
             seen: known.revision,
             reads_all: true,
+            held: known.all.len(),
             is_emptied: false,
             first: None,
             is_awaited: false,
@@ -233,7 +250,12 @@ impl Follower {
         let was_set_back = (header.revision as u64) < self.seen;
         if self.reads_all || is_other || was_set_back {
             let set = self.read_all(&connection).await?;
-            self.is_emptied = set.all.is_empty() && (is_other || was_set_back || self.is_emptied);
+            self.is_emptied = set.all.is_empty()
+                && (is_other
+                    || was_set_back
+                    || self.is_emptied
+                    || self.held > 1 && self.others_emptied(&connection).await?);
+            self.held = set.all.len();
             let is_doubtful = is_other || was_set_back || self.is_emptied;
             if !self.is_emptied {
                 self.copy.replace(&set);
@@ -241,7 +263,7 @@ impl Follower {
             self.cluster = Some(header.cluster_id);
             self.seen = set.revision;
             self.reads_all = false;
-            match self.first.is_some() && !was_set_back {
+            match self.first.is_some() && !was_set_back && !self.is_emptied {
                 true => self.tell_first(Ok(set)),
                 false => {
                     self.first = None;
@@ -254,13 +276,40 @@ impl Follower {
         let create = WatchCreateRequest { key, range_end, start_revision, progress_notify: true };
         let (asking, watch) = connection.watch(WatchRequest { asked: Some(WatchAsked::Create(create)) }).await?;
         self.failures = 0;
+        self.say_reached(member);
+        self.watch(&connection, &asking, watch, commands).await
+    }
+
+    /// Reports that a member answers, and whether it has lost the resources.
+    fn say_reached(&self, member: &str) {
         let emptied = self.is_emptied.then(|| {
             format!(
                 "{member}: all resources are gone; the last known ones stay in use until a resource is written again"
             )
         });
         self.mailbox.state(true, member, emptied);
-        self.watch(&connection, &asking, watch, commands).await
+    }
+
+    /// Whether the resources, all of which are gone, were not deleted by Weir: its last deletion has left some, or is not known any more.
+    async fn others_emptied(&self, connection: &EtcdConnection) -> Result<bool, EtcdError> {
+        let trace = connection.range(RangeRequest { key: self.layout.deletes(), ..RangeRequest::default() }).await?;
+        let Some(deletion) = trace.kvs.first().map(|entry| entry.mod_revision) else { return Ok(true) };
+        let key = self.layout.resources().to_vec();
+        let range_end = end_of(&key);
+        let left = RangeRequest {
+            key,
+            range_end,
+            limit: PAGE,
+            revision: deletion,
+            keys_only: true,
+            ..RangeRequest::default()
+        };
+        match connection.range(left).await {
+            Ok(left) => Ok(left.kvs.iter().any(|entry| self.layout.resource_key(&entry.key).is_some())),
+            // etcd has compacted the revision.
+            Err(error) if !error.may_be_made => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     /// Reads all resources in pages, all at the revision of the first page.
@@ -300,8 +349,13 @@ impl Follower {
                         return Err(EtcdError::unknown("the watch has ended"));
                     };
                     (heard, asked) = (Instant::now(), false);
-                    if let Some(end) = self.take(response)? {
-                        return Ok(end);
+                    match self.take(response)? {
+                        Taken::Changes { revision, resources } => self.hand_on(revision, resources),
+                        Taken::AllGone { revision, resources } => match self.others_emptied(connection).await? {
+                            true => self.empty(&connection.member, revision),
+                            false => self.hand_on(revision, resources),
+                        },
+                        Taken::End(end) => return Ok(end),
                     }
                 }
                 command = commands.recv() => {
@@ -329,11 +383,11 @@ impl Follower {
         }
     }
 
-    /// Hands on changes. All changes of one revision are in one message.
-    fn take(&mut self, response: WatchResponse) -> Result<Option<SessionEnd>, EtcdError> {
+    /// Reads changes. All changes of one revision are in one message.
+    fn take(&mut self, response: WatchResponse) -> Result<Taken, EtcdError> {
         if response.canceled {
             if response.compact_revision > 0 {
-                return Ok(Some(SessionEnd::ReadAgain));
+                return Ok(Taken::End(SessionEnd::ReadAgain));
             }
             return Err(EtcdError::unknown(format!("the watch was cancelled: {}", response.cancel_reason)));
         }
@@ -342,25 +396,47 @@ impl Follower {
         // of the store, and the next message may have earlier ones.
         let is_progress = response.events.is_empty() && !response.created;
         let mut resources: Vec<(ResourceKey, Option<StoredResource>)> = Vec::new();
-        let mut last = self.seen;
+        let (mut last, mut deleted_at_once) = (self.seen, 0);
         for event in response.events {
             let is_deleted = event.kind == 1;
             let Some(entry) = event.kv else { continue };
-            last = last.max(entry.mod_revision as u64);
-            let key = self.layout.resource_key(&entry.key);
+            if entry.mod_revision as u64 > last {
+                (last, deleted_at_once) = (entry.mod_revision as u64, 0);
+            }
+            let Some(key) = self.layout.resource_key(&entry.key) else { continue };
+            let is_new = entry.create_revision == entry.mod_revision;
             let resource = if is_deleted { None } else { self.layout.resource(entry).map(|(_, resource)| resource) };
-            resources.extend(key.map(|key| (key, resource)));
+            match is_deleted {
+                true => (self.held, deleted_at_once) = (self.held.saturating_sub(1), deleted_at_once + 1),
+                false => self.held += usize::from(is_new),
+            }
+            resources.push((key, resource));
         }
         self.seen = if is_progress { last.max(revision) } else { last };
         if self.is_emptied && resources.iter().any(|(_, resource)| resource.is_some()) {
             // From here on the cluster is believed: what it does not hold is served no longer.
-            return Ok(Some(SessionEnd::ReadAgain));
+            return Ok(Taken::End(SessionEnd::ReadAgain));
         }
+        let revision = last;
+        match self.held == 0 && deleted_at_once > 1 {
+            true => Ok(Taken::AllGone { revision, resources }),
+            false => Ok(Taken::Changes { revision, resources }),
+        }
+    }
+
+    fn hand_on(&mut self, revision: u64, resources: Vec<(ResourceKey, Option<StoredResource>)>) {
         if !resources.is_empty() {
-            self.copy.add(last, &resources);
-            self.mailbox.put(OutsideChange::Some { revision: last, resources });
+            self.copy.add(revision, &resources);
+            self.mailbox.put(OutsideChange::Some { revision, resources });
         }
-        Ok(None)
+    }
+
+    /// The cluster has lost all resources: nodes and copies keep those that they have.
+    fn empty(&mut self, member: &str, revision: u64) {
+        self.is_emptied = true;
+        let set = ResourceSet { revision, ..ResourceSet::default() };
+        self.mailbox.put(OutsideChange::All { set, is_doubtful: true });
+        self.say_reached(member);
     }
 
     /// Carries out a command in a task of its own, so that commands do not wait for each other.
