@@ -133,6 +133,18 @@ fn a_service_that_is_gone_fails_closed() {
 }
 
 #[test]
+fn the_end_of_an_outage_of_the_service_is_logged_once() {
+    let (origin, port) = (origin(), weir_testkit::free_port());
+    let gateway = gateway(&origin, &format!("http://127.0.0.1:{port}/"), "status_on_error: 503");
+    assert_eq!([gateway.get("/guarded/a").status, gateway.get("/guarded/a").status], [503, 503]);
+    let _service = Origin::serving_at(([127, 0, 0, 1], port).into(), |_| Answer::ok(""));
+    assert_eq!([gateway.get("/guarded/a").status, gateway.get("/guarded/a").status], [200, 200]);
+    let end = format!("forward-auth: http://127.0.0.1:{port} answers again; requests that failed before: 2");
+    gateway.wait_stderr("the end is logged", |text| text.contains(&end));
+    assert_eq!(gateway.stderr().matches("answers again").count(), 1, "{}", gateway.stderr());
+}
+
+#[test]
 fn a_service_that_does_not_answer_holds_only_its_own_route() {
     // Takes connections and says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");

@@ -126,6 +126,10 @@ fn a_frozen_server_holds_nobody_longer_than_the_timeout() {
     strict.wait_stderr("it is said", |text| text.contains("limits cannot be counted in the Redis at 127.0.0.1"));
     redis.thaw();
     eventually("it counts again", DEADLINE, || strict.get("/limited/a").status == 200);
+    let is_over = |text: &str| text.contains("limits are counted in the Redis at 127.0.0.1");
+    strict.wait_stderr("the end is said", is_over);
+    lenient.get("/limited/a");
+    lenient.wait_stderr("the end is said", is_over);
 }
 
 #[test]

@@ -81,6 +81,11 @@ impl Origin {
         Origin::reading(Reading::Strict, answer)
     }
 
+    /// The same on a given address, for an origin that begins late or comes back.
+    pub fn serving_at(address: SocketAddr, answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Origin {
+        Origin::scripted_at(address, Reading::Strict, by_request(answer))
+    }
+
     /// Answers every request on every connection with the result of `answer`.
     pub fn reading(reading: Reading, answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Origin {
         Origin::scripted(reading, by_request(answer))

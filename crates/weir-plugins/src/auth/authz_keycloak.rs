@@ -16,7 +16,7 @@ use weir_tokens::OpenidClient;
 
 use crate::answer::RefusalResponse;
 use crate::auth::openid_connect::provider::{Provider, ProviderUrl};
-use crate::rate_limited_log::RateLimitedLog;
+use crate::rate_limited_log::OutageLog;
 
 use decision::{Authorization, KeycloakDecision, Permissions};
 use login::PasswordLogin;
@@ -168,7 +168,7 @@ impl Definition for AuthzKeycloak {
                 is_permissive: self.policy_enforcement_mode == EnforcementMode::Permissive,
             },
             redirect,
-            failures: RateLimitedLog::default(),
+            outages: OutageLog::default(),
         }))
     }
 }
@@ -231,7 +231,7 @@ struct KeycloakAuthorizer {
     authorization: Authorization,
     login: Option<PasswordLogin>,
     redirect: Option<HeaderValue>,
-    failures: RateLimitedLog,
+    outages: OutageLog,
 }
 
 impl Plugin for KeycloakAuthorizer {
@@ -269,12 +269,16 @@ impl KeycloakAuthorizer {
 
     async fn authorize(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let token = token_of(exchange)?;
-        match self.authorization.decide(exchange, &token).await {
+        let decision = self.authorization.decide(exchange, &token).await;
+        if !matches!(decision, Err(_) | Ok(KeycloakDecision::Denied(400, _))) {
+            self.outages.answered(|| "authz-keycloak: Keycloak decides again".to_owned());
+        }
+        match decision {
             Ok(KeycloakDecision::Allowed) => Ok(()),
             Ok(KeycloakDecision::Denied(status, body)) => {
                 if status == 400 {
                     let body = String::from_utf8_lossy(&body);
-                    self.failures.error(format_args!("authz-keycloak: the token endpoint answers with 400: {body}"));
+                    self.outages.failed(format_args!("authz-keycloak: the token endpoint answers with 400: {body}"));
                 }
                 Err(self.refuse(exchange, status, &body))
             }
@@ -298,7 +302,7 @@ impl KeycloakAuthorizer {
     /// Keycloak has not decided: no request passes without it.
     fn fail(&self, exchange: &mut Exchange, failure: &KeycloakFailure) -> Stop {
         exchange.note_service_failure();
-        self.failures.error(format_args!("authz-keycloak: {failure}"));
+        self.outages.failed(format_args!("authz-keycloak: {failure}"));
         Stop::Respond(503)
     }
 

@@ -19,7 +19,7 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, NoteKey, Phase
 
 use crate::envoy::fields::is_of_gateway;
 use crate::envoy::names::FieldNameList;
-use crate::rate_limited_log::RateLimitedLog;
+use crate::rate_limited_log::OutageLog;
 
 use self::http::HttpCheck;
 use changes::{Changes, CheckRefusal};
@@ -101,7 +101,7 @@ struct ExternalAuthorizer {
     allows_failures: bool,
     marks_failures: bool,
     status_on_error: u16,
-    failures: RateLimitedLog,
+    outages: OutageLog,
 }
 
 impl Plugin for ExternalAuthorizer {
@@ -158,6 +158,9 @@ impl ExternalAuthorizer {
             Ok(AuthorizationAnswer::Failed(refusal)) => Err(CheckFailure::Told(refusal)),
             other => other,
         };
+        if answer.is_ok() {
+            self.outages.answered(|| format!("ext-authz: {} answers again", self.service().name()));
+        }
         match answer {
             Ok(AuthorizationAnswer::Allowed(changes)) => self.admit(exchange, &changes),
             Ok(AuthorizationAnswer::Refused(refusal) | AuthorizationAnswer::Failed(refusal)) => {
@@ -166,7 +169,7 @@ impl ExternalAuthorizer {
             Err(CheckFailure::Request) => Err(Stop::Respond(400)),
             Err(failure) => {
                 exchange.note_service_failure();
-                self.failures.error(format_args!("ext-authz: {}: {failure}", self.service().name()));
+                self.outages.failed(format_args!("ext-authz: {}: {failure}", self.service().name()));
                 self.fail(exchange, failure)
             }
         }

@@ -18,7 +18,7 @@ use weir_plugin::{
 
 use crate::options::early_template::needs_no_content;
 use crate::options::headers::{Scalar, header_name};
-use crate::rate_limited_log::RateLimitedLog;
+use crate::rate_limited_log::OutageLog;
 
 use decisions::DecisionCache;
 use sign_in::SignIn;
@@ -167,7 +167,7 @@ impl Definition for ForwardAuth {
             client_headers,
             allow_degradation: self.allow_degradation,
             status_on_error: self.status_on_error,
-            failures: RateLimitedLog::default(),
+            outages: OutageLog::default(),
         }))
     }
 }
@@ -251,7 +251,7 @@ struct ForwardAuthorizer {
     client_headers: Box<[HeaderName]>,
     allow_degradation: bool,
     status_on_error: u16,
-    failures: RateLimitedLog,
+    outages: OutageLog,
 }
 
 impl Plugin for ForwardAuthorizer {
@@ -334,6 +334,7 @@ impl ForwardAuthorizer {
         let auth_request = self.auth_request(exchange, content).ok_or(Stop::Respond(400))?;
         match self.service.ask(auth_request, MOST_ANSWERED).await.map(Rc::new) {
             Ok(answer) => {
+                self.outages.answered(|| format!("forward-auth: {} answers again", self.service.name()));
                 if let Some((cache, key)) = cached {
                     cache.keep(key, &answer);
                 }
@@ -341,7 +342,7 @@ impl ForwardAuthorizer {
             }
             Err(failure) => {
                 exchange.note_service_failure();
-                self.failures.error(format_args!("forward-auth: {}: {failure}", self.service.name()));
+                self.outages.failed(format_args!("forward-auth: {}: {failure}", self.service.name()));
                 match self.allow_degradation {
                     // The service has not set its fields, so those of the client must not be forwarded.
                     true => {
@@ -485,7 +486,7 @@ mod tests {
             client_headers: names(&options.client_headers),
             allow_degradation: false,
             status_on_error: 403,
-            failures: RateLimitedLog::default(),
+            outages: OutageLog::default(),
         }
     }
 

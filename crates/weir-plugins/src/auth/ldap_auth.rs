@@ -13,7 +13,7 @@ use weir_plugin::{
 
 use crate::auth::credentials::{BasicOutcome, Unauthenticated, name_and_password};
 use crate::auth::recent::{RecentResults, SecretDigest};
-use crate::rate_limited_log::RateLimitedLog;
+use crate::rate_limited_log::OutageLog;
 use crate::trust::ServerTrust;
 
 mod directory;
@@ -140,7 +140,7 @@ impl Definition for LdapAuth {
             directory,
             names: build.consumers().index(DistinguishedNames::new),
             outcome: BasicOutcome { hide: self.hide_credentials, unauthenticated },
-            failures: RateLimitedLog::default(),
+            outages: OutageLog::default(),
         }))
     }
 }
@@ -224,7 +224,7 @@ struct LdapAuthenticator {
     cache_ttl: Duration,
     names: Arc<DistinguishedNames>,
     outcome: BasicOutcome,
-    failures: RateLimitedLog,
+    outages: OutageLog,
     connections: PerWorker<DirectoryConnections>,
     /// The cache of names and passwords that the directory has confirmed.
     right: PerWorker<RefCell<RecentResults<()>>>,
@@ -247,7 +247,11 @@ impl LdapAuthenticator {
         if !self.cache_ttl.is_zero() && self.right.get().borrow().find(mark).is_some() {
             return Ok(true);
         }
-        match self.directory.ask(&self.connections.get(), client, (name, password), self.timeout).await {
+        let bound = self.directory.ask(&self.connections.get(), client, (name, password), self.timeout).await;
+        if bound.is_ok() {
+            self.outages.answered(|| format!("ldap-auth: {} answers again", self.directory.url));
+        }
+        match bound {
             Ok(BindResult::Right) => {
                 if !self.cache_ttl.is_zero() {
                     self.right.get().borrow_mut().keep(mark, (), Instant::now() + self.cache_ttl);
@@ -256,7 +260,7 @@ impl LdapAuthenticator {
             }
             Ok(BindResult::Wrong) => Ok(false),
             Err(failure) => {
-                self.failures.error(format_args!("ldap-auth: {}: {failure}", self.directory.url));
+                self.outages.failed(format_args!("ldap-auth: {}: {failure}", self.directory.url));
                 Err(Stop::Respond(503))
             }
         }
@@ -319,7 +323,7 @@ mod tests {
                 hide: true,
                 unauthenticated: Unauthenticated::new("Basic", "ldap", None, &build).expect("valid"),
             },
-            failures: RateLimitedLog::default(),
+            outages: OutageLog::default(),
         }
     }
 

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use weir_plugin::{AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
 use crate::options::headers::header_name;
-use crate::rate_limited_log::RateLimitedLog;
+use crate::rate_limited_log::OutageLog;
 
 use decision::Decision;
 use input::InputParts;
@@ -90,7 +90,7 @@ impl Definition for Opa {
             service,
             parts: InputParts { route: self.with_route, service: self.with_service, consumer: self.with_consumer },
             upstream_fields,
-            failures: RateLimitedLog::default(),
+            outages: OutageLog::default(),
         }))
     }
 }
@@ -118,7 +118,7 @@ struct OpaAuthorizer {
     service: HttpService,
     parts: InputParts,
     upstream_fields: Box<[Box<str>]>,
-    failures: RateLimitedLog,
+    outages: OutageLog,
 }
 
 impl Plugin for OpaAuthorizer {
@@ -138,14 +138,16 @@ impl OpaAuthorizer {
         *request.uri_mut() = self.service.target.parse().map_err(|_| Stop::Internal)?;
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let answer = self.service.ask(request, MOST_ANSWERED).await.map_err(|failure| {
-            self.failures.error(format_args!("opa: {}: {failure}", self.service.name()));
+            self.outages.failed(format_args!("opa: {}: {failure}", self.service.name()));
             Stop::Respond(UNREACHABLE)
         })?;
-        Decision::parse(answer.body()).map_err(|problem| {
+        let decision = Decision::parse(answer.body()).map_err(|problem| {
             let (name, target, status) = (self.service.name(), &self.service.target, answer.status());
-            self.failures.error(format_args!("opa: {name}{target} answered {status}: {problem}"));
+            self.outages.failed(format_args!("opa: {name}{target} answered {status}: {problem}"));
             Stop::Respond(UNDECIDED)
-        })
+        })?;
+        self.outages.answered(|| format!("opa: {} answers again", self.service.name()));
+        Ok(decision)
     }
 
     fn admit(&self, exchange: &mut Exchange, decision: &Decision) -> Result<(), Stop> {

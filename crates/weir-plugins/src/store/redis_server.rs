@@ -19,7 +19,7 @@ use redis::{
 
 use weir_plugin::{Build, PerWorker};
 
-use crate::rate_limited_log::RateLimitedLog;
+use crate::rate_limited_log::OutageLog;
 
 /// The addresses of the servers, and how the right one is found.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -124,7 +124,7 @@ impl RedisIdentity {
 #[derive(Debug)]
 pub(crate) struct RedisServer {
     identity: RedisIdentity,
-    failures: RateLimitedLog,
+    outages: OutageLog,
     connection: PerWorker<WorkerConnection>,
 }
 
@@ -145,7 +145,7 @@ impl RedisServer {
         let key = identity.key();
         build.shared("redis", &key, || {
             let connection = build.per_worker("redis-connection", &key, WorkerConnection::default);
-            RedisServer { identity, failures: RateLimitedLog::default(), connection }
+            RedisServer { identity, outages: OutageLog::default(), connection }
         })
     }
 
@@ -164,7 +164,10 @@ impl RedisServer {
         let answer = tokio::time::timeout(self.identity.timeout, connection.ask(self, &invocation)).await;
         let failure = match answer {
             Ok(Ok(numbers)) => match <[i64; N]>::try_from(numbers) {
-                Ok(numbers) => return Ok(numbers),
+                Ok(numbers) => {
+                    self.outages.answered(|| format!("limits are counted in {} again", self.identity.topology));
+                    return Ok(numbers);
+                }
                 Err(_) => "the answer does not have the form of the script's results".to_owned(),
             },
             // The connection has been discarded already.
@@ -174,7 +177,7 @@ impl RedisServer {
                 format!("no answer within {} ms", self.identity.timeout.as_millis())
             }
         };
-        self.failures.error(format_args!("limits cannot be counted in {}: {failure}", self.identity.topology));
+        self.outages.failed(format_args!("limits cannot be counted in {}: {failure}", self.identity.topology));
         Err(NoRedisAnswer)
     }
 

@@ -19,7 +19,7 @@ use weir_plugin::{
 use weir_services::http_service::HttpService;
 
 use crate::envoy::fields::is_managed;
-use crate::rate_limited_log::RateLimitedLog;
+use crate::rate_limited_log::OutageLog;
 
 /// How a function is called: options of all plugins that call one.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -151,7 +151,7 @@ impl FunctionCall<'_> {
 pub(crate) struct CloudFunction<K> {
     service: HttpService,
     most_content: usize,
-    failures: RateLimitedLog,
+    outages: OutageLog,
     kind: K,
 }
 
@@ -175,8 +175,8 @@ impl FunctionCallOptions {
 
     /// The plugin that has requests answered by a function.
     pub(crate) fn plugin<K: FunctionKind>(&self, service: HttpService, kind: K) -> Arc<dyn Plugin> {
-        let (most_content, failures) = (self.max_req_body_size, RateLimitedLog::default());
-        Arc::new(FunctionPlugin(Arc::new(CloudFunction { service, most_content, failures, kind })))
+        let (most_content, outages) = (self.max_req_body_size, OutageLog::default());
+        Arc::new(FunctionPlugin(Arc::new(CloudFunction { service, most_content, outages, kind })))
     }
 }
 
@@ -348,6 +348,7 @@ impl<K: FunctionKind> Responder for FunctionResponder<K> {
             let call = self.call(&request.head, body)?;
             let answer = function.service.open(call).await;
             let answer = answer.map_err(|failure| function.failed(&failure, stop_of(&failure), &mut reply))?;
+            function.outages.answered(|| format!("{}: {} answers again", K::NAME, function.service.name()));
             function.pass_on(answer, reply).await
         })
     }
@@ -370,7 +371,7 @@ impl<K: FunctionKind> CloudFunction<K> {
     fn path_behind(&self, exchange: &Exchange) -> Result<Option<Box<[u8]>>, Stop> {
         let Some(route) = &exchange.route else { return Ok(None) };
         let found = path_behind_route(route, exchange.request.client_path()).map_err(|uri| {
-            self.failures.error(format_args!(
+            self.outages.fault(format_args!(
                 "{}: it is not clear what the last `*` of the uri `{uri}` of the route {} stands for; write a uri with one `*`, at its end",
                 K::NAME,
                 route.route_id
@@ -398,7 +399,7 @@ impl<K: FunctionKind> CloudFunction<K> {
 
     fn failed(&self, failure: &CallError, stop: Stop, reply: &mut Reply) -> Stop {
         reply.notes().note_service_failure(K::NAME);
-        self.failures.error(format_args!("{}: {failure}", K::NAME));
+        self.outages.failed(format_args!("{}: {failure}", K::NAME));
         stop
     }
 }

@@ -20,7 +20,7 @@ use weir_plugin::{
 
 use crate::envoy::messages::{Struct, StructKind, StructValue};
 use crate::envoy::service::GrpcService;
-use crate::rate_limited_log::RateLimitedLog;
+use crate::rate_limited_log::OutageLog;
 
 use fields::{ForwardRules, MutationRules};
 use messages::{BodyChange, CommonResponse, HttpHeaders, ProtocolConfiguration, RequestPart};
@@ -66,7 +66,7 @@ struct ProcessorTerms {
     allows_failures: bool,
     status_on_error: u16,
     max_buffered_bytes: usize,
-    failures: RateLimitedLog,
+    outages: OutageLog,
 }
 
 impl ProcessorTerms {
@@ -75,7 +75,7 @@ impl ProcessorTerms {
     /// # Errors
     /// Failures are not allowed.
     fn fail(&self, failure: &ProcessorFailure) -> Result<(), Stop> {
-        self.failures.error(format_args!("ext-proc: {}: {failure}", self.service.service.name()));
+        self.outages.failed(format_args!("ext-proc: {}: {failure}", self.service.service.name()));
         if self.allows_failures { Ok(()) } else { Err(self.refusal()) }
     }
 

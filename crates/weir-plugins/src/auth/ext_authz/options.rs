@@ -16,7 +16,7 @@ use crate::envoy::names::FieldNameList;
 use crate::envoy::service::{GrpcServiceOptions, default_timeout, service, templates};
 use crate::options::early_template::needs_no_content;
 use crate::options::headers::Scalar;
-use crate::rate_limited_log::RateLimitedLog;
+use crate::rate_limited_log::OutageLog;
 
 /// Asks an external service whether a request is allowed, as the filter `ext_authz` of Envoy does: over gRPC
 /// (`envoy.service.auth.v3.Authorization/Check`), or over HTTP.
@@ -239,7 +239,7 @@ impl ExtAuthz {
             allows_failures: self.failure_mode_allow,
             marks_failures: self.failure_mode_allow_header_add,
             status_on_error: self.status_on_error,
-            failures: RateLimitedLog::default(),
+            outages: OutageLog::default(),
         })
     }
 }

@@ -15,7 +15,7 @@ use crate::envoy::fields::is_of_gateway;
 use crate::envoy::names::FieldNameList;
 use crate::envoy::service::GrpcServiceOptions;
 use crate::options::early_template::needs_no_content;
-use crate::rate_limited_log::RateLimitedLog;
+use crate::rate_limited_log::OutageLog;
 
 /// Sends requests and responses to an external service that changes them, as the filter `ext_proc` of Envoy does: over gRPC
 /// (`envoy.service.ext_proc.v3.ExternalProcessor/Process`), with one stream of messages for each exchange.
@@ -254,7 +254,7 @@ impl ExtProc {
             allows_failures: self.failure_mode_allow,
             status_on_error: self.status_on_error,
             max_buffered_bytes: self.max_buffered_bytes,
-            failures: RateLimitedLog::default(),
+            outages: OutageLog::default(),
         }))
     }
 }

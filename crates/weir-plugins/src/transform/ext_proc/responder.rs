@@ -53,7 +53,7 @@ impl Responder for ProcessorResponder {
             let Some(begun) = begun else { return Err(Stop::Internal) };
             let Some(upstream) = request.upstream.clone() else {
                 let terms = begun.session.terms();
-                terms.failures.error("ext-proc: the route has no upstream, so that its responses cannot be processed");
+                terms.outages.fault("ext-proc: the route has no upstream, so that its responses cannot be processed");
                 return Err(terms.refusal());
             };
             let BegunExchange { session, modes, head, replaced } = begun;

@@ -302,7 +302,12 @@ impl ProcessorSession {
         part: RequestPart,
     ) -> Result<Option<ProcessorAnswer>, ProcessingEnd> {
         match self.try_ask(direction, part).await {
-            Ok(answer) => Ok(answer),
+            Ok(answer) => {
+                if answer.is_some() {
+                    self.terms.outages.answered(|| format!("ext-proc: {} answers again", self.terms.service.service.name()));
+                }
+                Ok(answer)
+            }
             Err(AskEnd::End(end)) => Err(end),
             Err(AskEnd::Failure(failure)) => Ok(self.fail(&failure).map(|()| None)?),
         }
