@@ -132,6 +132,8 @@ fn logs(conversion: &mut Conversion, main: &BlockScope, http: &BlockScope) {
             Some(format) => Yaml::map([path, ("format", Yaml::text(line(conversion, format)))]),
             None => Yaml::text(log.argument(0)),
         };
+        let text = format!("`{}`: while nginx runs, both write to this file; try Weir with another `path`", log.head());
+        conversion.differs(&log.place, text);
         conversion.converted.settings.push(("enable_access_log".to_owned(), value));
     }
     if let Some(log) = http.last("error_log").or_else(|| main.last("error_log")) {
