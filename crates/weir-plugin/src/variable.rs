@@ -374,7 +374,7 @@ impl Variable {
     /// Why it has no value at this moment; `None` if it may have one.
     pub fn absence(&self, at: ExchangePhase) -> Option<String> {
         let why = match (self, self.since()) {
-            (Variable::Unknown(_), _) => "which does not exist",
+            (Variable::Unknown(name), _) => return Some(format!("names the variable `{self}`, {}", unknown(name))),
             (_, Some(since)) if since <= at => return None,
             (_, Some(ExchangePhase::Routing | ExchangePhase::Request)) => "which has no value before a route is chosen",
             (_, Some(ExchangePhase::Answer)) => "which has no value before the request is answered",
@@ -386,6 +386,13 @@ impl Variable {
     pub fn is_known(&self) -> bool {
         !matches!(self, Variable::Unknown(_))
     }
+}
+
+/// What is said of a name that no variable has. One with a hyphen is likely to be that of a header field.
+fn unknown(name: &str) -> String {
+    let field = name.replace('-', "_").to_ascii_lowercase();
+    let hint = if name.contains('-') { format!("; a header field is written `http_{field}`") } else { String::new() };
+    format!("which does not exist{hint}")
 }
 
 /// Writes the name in the form that parses to the same variable.
@@ -417,6 +424,7 @@ mod tests {
     fn variable_without_a_value_says_why() {
         for (name, at, why) in [
             ("resp_body", ExchangePhase::Record, "which does not exist"),
+            ("X-Team", ExchangePhase::Record, "which does not exist; a header field is written `http_x_team`"),
             ("consumer_name", ExchangePhase::Routing, "which has no value before a route is chosen"),
             ("sent_http_a", ExchangePhase::Request, "which has no value before the request is answered"),
             ("post_arg_a", ExchangePhase::Answer, "which needs the request body, and the body is not read here"),

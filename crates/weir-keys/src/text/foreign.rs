@@ -166,9 +166,14 @@ const FOREIGN_KEYS: &[ForeignKey] = &[
         advice: "write `group_id`, and add the plugin `consumer-restriction` to routes",
     },
     ForeignKey {
-        theirs: &["key", "keyauth_credentials", "credentials"],
+        theirs: &["key", "keyauth_credentials"],
         beside: "username",
         advice: "write `plugins: { key-auth: { key: … } }`",
+    },
+    ForeignKey {
+        theirs: &["credentials"],
+        beside: "username",
+        advice: "write each as an item of `consumers`: `{ id: jack/credentials/one, plugins: { key-auth: { key: … } } }`",
     },
     ForeignKey {
         theirs: &["password", "basicauth_credentials"],
