@@ -30,7 +30,7 @@ impl RateLimitedLog {
 /// The failures of a server that requests wait for. An outage that the error log tells of ends with an entry, too, so that there are
 /// at most as many entries of ends as of failures.
 #[derive(Debug, Default)]
-pub struct OutageLog {
+pub(crate) struct OutageLog {
     failures: RateLimitedLog,
     /// How many requests have failed since the last entry of an end.
     failed: AtomicU64,
@@ -40,7 +40,7 @@ pub struct OutageLog {
 
 impl OutageLog {
     /// The server has not answered a request, or not as it should.
-    pub fn failed(&self, failure: impl Display) {
+    pub(crate) fn failed(&self, failure: impl Display) {
         self.failed.fetch_add(1, Ordering::Relaxed);
         if self.failures.error(failure) {
             self.is_told.store(true, Ordering::Relaxed);
@@ -48,12 +48,12 @@ impl OutageLog {
     }
 
     /// A fault that is not the server's, and that its next answer does not end.
-    pub fn fault(&self, fault: impl Display) {
+    pub(crate) fn fault(&self, fault: impl Display) {
         self.failures.error(fault);
     }
 
     /// The server has answered. Writes the end of an outage, if one was told of: `answers_again` says which server answers again.
-    pub fn answered(&self, answers_again: impl FnOnce() -> String) {
+    pub(crate) fn answered(&self, answers_again: impl FnOnce() -> String) {
         // Not exchanged at once, since all workers read it with every answer.
         if self.is_told.load(Ordering::Relaxed) && self.is_told.swap(false, Ordering::Relaxed) {
             let failed = self.failed.swap(0, Ordering::Relaxed);

@@ -304,7 +304,9 @@ impl ProcessorSession {
         match self.try_ask(direction, part).await {
             Ok(answer) => {
                 if answer.is_some() {
-                    self.terms.outages.answered(|| format!("ext-proc: {} answers again", self.terms.service.service.name()));
+                    self.terms
+                        .outages
+                        .answered(|| format!("ext-proc: {} answers again", self.terms.service.service.name()));
                 }
                 Ok(answer)
             }
