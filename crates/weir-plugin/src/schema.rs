@@ -88,6 +88,15 @@ mod tests {
         #[schemars(range(min = 1))]
         rate: Option<f64>,
         inner: Option<Vec<Options>>,
+        nested: Option<Nested>,
+    }
+
+    #[derive(JsonSchema)]
+    #[schemars(deny_unknown_fields)]
+    #[expect(dead_code, reason = "only its schema matters")]
+    struct Nested {
+        pace: Option<Pace>,
+        gait: Pace,
     }
 
     #[derive(JsonSchema)]
@@ -160,6 +169,15 @@ mod tests {
         let in_list = problems(&json!({"numbers": [], "inner": ["a"]}));
         assert_eq!(in_list, ["inner[0]: expected a map, found text; write `{ numbers: … }`"]);
         assert!(wrong_form.contains(&"kind: expected one of `fast`, `slow`, found the number 1".to_owned()));
+    }
+
+    #[test]
+    fn wrong_word_in_an_optional_map_is_told_with_its_place_and_the_words() {
+        let found = problems(&json!({"numbers": [], "nested": {"gait": "trot"}}));
+        assert_eq!(found, ["nested.gait: `trot` is not an allowed value; write one of `fast`, `slow`"]);
+        let found = problems(&json!({"numbers": [], "nested": {"gait": "fast", "pace": "trot", "x": 1}}));
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found.contains(&"nested.pace: `trot` is not an allowed value; write one of `fast`, `slow`".to_owned()));
     }
 
     #[test]

@@ -128,6 +128,15 @@ impl OptionFaults<'_> {
             (inner == at && matches!(fault.kind(), Kind::Type { .. } | Kind::Constant { .. } | Kind::Enum { .. }))
                 || (is_word && is_key)
         };
+        // The only form of the value's type was meant, even if a word in it is wrong.
+        let is_of_type = |fault: &ValidationError<'static>| {
+            let is_form = matches!(fault.kind(), Kind::Type { .. } | Kind::Constant { .. } | Kind::Enum { .. });
+            !(is_form && fault.instance_path().as_str() == at)
+        };
+        let mut of_type = context.iter().filter(|faults| faults.iter().all(is_of_type));
+        if let (Some(faults), None) = (of_type.next(), of_type.next()) {
+            return faults.iter().for_each(|fault| self.add(fault));
+        }
         let meant: Vec<_> = context.iter().filter(|faults| !faults.iter().any(is_other)).collect();
         // Of several forms of one type, the form that has the fewest faults.
         if let Some(faults) = meant.into_iter().min_by_key(|faults| faults.len()) {
