@@ -56,7 +56,7 @@ impl Control {
         }
         self.hubs.end();
         self.exporter.finish(LAST_METRICS);
-        say!("process {} ends", std::process::id());
+        say!("process {} is ending", std::process::id());
     }
 
     /// Serves on for `shutdown_delay` while readiness is withdrawn: a load balancer that polls it sends requests here until it
