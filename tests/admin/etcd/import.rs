@@ -78,6 +78,30 @@ fn an_export_names_what_cannot_be_imported_and_the_rest_can_be() {
     assert!(imported.status.success(), "{}", String::from_utf8_lossy(&imported.stderr));
 }
 
+/// The revisions at which these keys were written last.
+fn revisions(etcd: &Etcd, keys: &str) -> Vec<u64> {
+    let found = etcd.ctl(&["get", "--prefix", keys, "--write-out=json"]);
+    let found: Value = serde_json::from_str(&found).expect("JSON");
+    let all = found["kvs"].as_array().expect("a list").iter();
+    all.map(|one| one["mod_revision"].as_u64().expect("a number")).collect()
+}
+
+#[test]
+fn an_import_writes_what_routes_refer_to_before_the_routes() {
+    let Some(etcd) = Etcd::of(1) else { return };
+    let directory = TempDir::new();
+    let node = directory.write("node.yaml", etcd.node(&directory)).display().to_string();
+    let route = |number: usize| json!({"id": number, "uri": format!("/r{number}"), "upstream_id": "u"});
+    let routes: Vec<Value> = (0..150).map(route).collect();
+    let upstream = json!([{"id": "u", "nodes": {"127.0.0.1:1": 1}}]);
+    let imported = import(&node, &json!({"routes": routes, "upstreams": upstream}), &directory);
+    assert!(imported.status.success(), "{}", String::from_utf8_lossy(&imported.stderr));
+    let (upstream, routes) = (revisions(&etcd, "/apisix/upstreams/"), revisions(&etcd, "/apisix/routes/"));
+    assert_eq!((upstream.len(), routes.len()), (1, 150));
+    assert!(routes.iter().min() < routes.iter().max(), "several transactions: {routes:?}");
+    assert!(upstream.iter().max() <= routes.iter().min(), "{upstream:?} {routes:?}");
+}
+
 #[test]
 fn an_import_is_split_by_size_and_writes_nothing_if_a_resource_is_too_large() {
     let Some(etcd) = Etcd::of(1) else { return };

@@ -23,6 +23,23 @@ use crate::text::diagnostic::Diagnostic;
 /// The most changes in one transaction of a shared store, if they are small.
 const AT_A_TIME: usize = 100;
 
+/// The lists in the order in which their resources are written: what others refer to comes before them.
+const ORDER: [&str; 13] = [
+    "secrets",
+    "protos",
+    "plugin_metadata",
+    "listeners",
+    "ssls",
+    "upstreams",
+    "services",
+    "plugin_configs",
+    "consumer_groups",
+    "consumers",
+    "global_rules",
+    "routes",
+    "stream_routes",
+];
+
 /// What is exported of a store.
 #[derive(Debug)]
 pub struct StoreExport {
@@ -117,9 +134,9 @@ pub fn import_into_store(
                 edits.push(ResourceEdit::Put { key: key.clone(), value: value.clone(), expires_ms: None });
             }
         }
-        // Last: where there are several transactions, nothing is gone before its replacement is there.
         let gone = view.set.all.keys().filter(|key| !resources.contains_key(*key));
         edits.extend(gone.map(|key| ResourceEdit::Delete { key: key.clone() }));
+        sort_by_references(&mut edits);
         edits
     };
     if edits.is_empty() {
@@ -155,6 +172,16 @@ pub fn import_into_store(
         revision = trial.commit().map_err(failed)?.unwrap_or(revision);
     }
     Ok((record.changes.len(), revision))
+}
+
+/// Sorts edits so that between several transactions no resource refers to one that is not there yet, or not any more. Deletions are
+/// last: nothing is gone before its replacement is there.
+fn sort_by_references(edits: &mut [ResourceEdit]) {
+    let rank = |key: &ResourceKey| ORDER.iter().position(|list| *list == key.list()).unwrap_or(ORDER.len());
+    edits.sort_by_key(|edit| match edit {
+        ResourceEdit::Put { key, .. } => rank(key),
+        ResourceEdit::Delete { key } => 2 * ORDER.len() + 1 - rank(key),
+    });
 }
 
 /// Splits edits into transactions that the store accepts.
@@ -218,4 +245,42 @@ fn of_a_running_node(fault: Diagnostic) -> Diagnostic {
 
 fn told(source: &Arc<str>, failure: StoreFailure) -> Diagnostic {
     Diagnostic::of_source(source, failure.problem).advise(failure.advice).outside()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::{RESOURCE_LISTS, kinds};
+
+    #[test]
+    fn lists_come_after_those_that_they_refer_to() {
+        let rank = |list: &str| ORDER.iter().position(|other| *other == list).expect(list);
+        for list in RESOURCE_LISTS.iter().copied() {
+            let kind = kinds::find(list).expect(list);
+            for (key, other) in kind.references().filter(|(_, other)| *other != list) {
+                assert!(rank(other) < rank(list), "`{key}` of {list} refers to {other}");
+            }
+        }
+        assert_eq!(ORDER.len(), RESOURCE_LISTS.len());
+    }
+
+    #[test]
+    fn deletions_come_last_and_in_the_other_order() {
+        let key = ResourceKey::new;
+        let put = |key| ResourceEdit::Put { key, value: Value::Null, expires_ms: None };
+        let delete = |key| ResourceEdit::Delete { key };
+        let mut edits = [
+            delete(key("upstreams", "old")),
+            delete(key("routes", "old")),
+            put(key("routes", "new")),
+            put(key("upstreams", "new")),
+        ];
+        sort_by_references(&mut edits);
+        let told = edits.iter().map(|edit| match edit {
+            ResourceEdit::Put { key, .. } => format!("+{key}"),
+            ResourceEdit::Delete { key } => format!("-{key}"),
+        });
+        let told: Vec<String> = told.collect();
+        assert_eq!(told, ["+upstreams/new", "+routes/new", "-routes/old", "-upstreams/old"]);
+    }
 }
