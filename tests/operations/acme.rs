@@ -255,6 +255,36 @@ fn refused_order_is_reported_once_and_waits_also_after_a_restart() {
 }
 
 #[test]
+fn a_host_is_ordered_again_at_once_when_the_record_of_its_refusals_is_deleted() {
+    let Some(place) = Place::find() else { return };
+    let ((_origin, file), storage) = (served(), TempDir::new());
+    place.resolve(&["a.test"]); // and no name server knows b.test
+    let gateway = weir().start(&file);
+    let pebble = place.start(gateway.addr().port(), &Manners::default());
+    gateway.rewrite(&(file + &pebble.place.acme("a.test, b.test", &storage, "")));
+    let record = pebble.place.folder(&storage).join("b.test.failed");
+    eventually("the refusal is recorded", DEADLINE, || record.exists());
+    pebble.place.resolve(&["a.test", "b.test"]);
+    fs::remove_file(record).expect("it is there");
+    eventually_shown(&gateway, &pebble.trusted(), "b.test");
+}
+
+#[test]
+fn the_end_of_a_certificate_without_a_successor_is_reported() {
+    let Some(place) = Place::find() else { return };
+    let ((_origin, file), storage) = (served(), TempDir::new());
+    let folder = place.folder(&storage);
+    fs::create_dir_all(&folder).expect("a folder");
+    let identity = Authority::new().identity_with(&["a.test"], weir_testkit::KeyKind::Ecdsa, |params| {
+        params.not_after = params.not_before + std::time::Duration::from_secs(now() + 8 - 157_766_400);
+    });
+    fs::write(folder.join("a.test.pem"), identity.key + &identity.certificate).expect("it can be written");
+    // No authority answers there.
+    let gateway = weir().start(&(file + &place.acme("a.test", &storage, "")));
+    gateway.wait_stderr("its end", |line| line.contains("the certificate of a.test has expired"));
+}
+
+#[test]
 fn a_certificate_stays_when_its_renewal_is_refused() {
     let Some(place) = Place::find() else { return };
     let ((_origin, file), storage) = (served(), TempDir::new());
@@ -270,8 +300,10 @@ fn a_certificate_stays_when_its_renewal_is_refused() {
     let gateway = weir().start(&file);
     let pebble = place.start(gateway.addr().port(), &Manners { refused_nonces: 100, ..Manners::default() });
     gateway.rewrite(&(file + &pebble.place.acme("a.test", &storage, "")));
-    let line = gateway.wait_stderr("why there is none", |line| line.contains("no certificate for `a.test`"));
+    let line = gateway.wait_stderr("why there is none", |line| line.contains("certificate for `a.test`: "));
+    assert!(line.contains("no new certificate for `a.test`"), "{line}");
     assert!(line.contains("(badNonce); the next attempt is in "), "{line}");
+    assert!(line.contains("the present one stays in use and is valid for "), "{line}");
     shown(&gateway, &TlsClient::trusting(&authority), "a.test").expect("the one there was");
 }
 

@@ -36,8 +36,8 @@ use host_tasks::HostTasks;
 use order::Orders;
 use report::ReportStatus;
 pub use report::{AcmeReport, AcmeRole, HostReport};
-use schedule::FailuresInRow;
-use storage::{AcmeStorage, Failures};
+use schedule::{FailuresInRow, left_until};
+use storage::{AcmeStorage, Failures, Validity};
 
 /// The certificates to obtain, and the authority.
 #[derive(Clone, Debug)]
@@ -83,6 +83,8 @@ const AT_A_TIME: usize = 4;
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// The longest uninterrupted wait, since the clock may be set and the machine may be suspended.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// How often it is looked whether the record of an authority's refusals was deleted.
+const LOOK_AT_RECORD: Duration = Duration::from_secs(5);
 /// How long to wait after the storage could not be used.
 const AFTER_STORAGE: Duration = Duration::from_secs(30);
 
@@ -339,13 +341,18 @@ impl AcmeShared {
             let pause = schedule::pause(in_row.refusals, true, None, 0.0);
             failures.last_at(SystemTime::now()) + pause.min(schedule::AFTER_START)
         });
+        let mut told_end = None;
         loop {
             let validity = storage.validity(host);
             let renewal = validity.map(|validity| schedule::renewal(validity, terms.renew_before, rand::random()));
             let due = renewal.max(not_before);
             self.board.waits(host, validity, due, failures.as_ref());
-            if let Some(due) = due {
-                wait_until(due).await;
+            let end = validity.map(|validity| validity.until);
+            if let Some(due) = due
+                && self.wait_for_order(host, storage, (due, end), &mut told_end).await == OrderWait::RecordDeleted
+            {
+                (failures, not_before, in_row) = (None, None, FailuresInRow::default());
+                continue;
             }
             let permit = permits.acquire().await;
             while self.paused.load(Relaxed) {
@@ -354,17 +361,15 @@ impl AcmeShared {
             self.board.orders(host);
             let obtained = orders.obtain(host).await;
             drop(permit);
-            let lifetime = validity.and_then(|validity| validity.until.duration_since(validity.since).ok());
             match obtained {
                 Ok(validity) => {
                     (failures, not_before, in_row) = (None, None, FailuresInRow::default());
                     self.board.succeeded();
-                    let days = validity.until.duration_since(SystemTime::now()).unwrap_or_default().as_secs() / 86_400;
-                    (self.tell)(&format!("acme: new certificate for {host}, valid for {days} days"));
+                    (self.tell)(&format!("acme: new certificate for {host}, valid for {}", left_until(validity.until)));
                 }
                 Err(failure) => {
                     let count = in_row.add(failure.refused);
-                    not_before = Some(self.failed(terms, host, &failure, count, lifetime));
+                    not_before = Some(self.failed(terms, host, &failure, (count, validity)));
                     let last = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
                     failures = Some(Failures { count: in_row.all(), last, reason: failure.reason });
                     if !failure.refused {
@@ -378,25 +383,57 @@ impl AcmeShared {
         }
     }
 
-    /// Reports a failed order, and returns when the next one starts.
+    /// Waits until an order is `due`, or the record of the authority's refusals is deleted. Reports the `end` of the present
+    /// certificate if that comes first, once.
+    async fn wait_for_order(
+        &self,
+        host: &str,
+        storage: &AcmeStorage,
+        (due, end): (SystemTime, Option<SystemTime>),
+        told_end: &mut Option<SystemTime>,
+    ) -> OrderWait {
+        let is_recorded = storage.failures(host).is_some();
+        loop {
+            let now = SystemTime::now();
+            if end.is_some_and(|end| end <= now) && *told_end != end {
+                *told_end = end;
+                (self.tell)(&format!("acme: the certificate of {host} has expired, and there is no new one yet"));
+            }
+            if is_recorded && storage.failures(host).is_none() {
+                return OrderWait::RecordDeleted;
+            }
+            let Some(left) = due.duration_since(now).ok().filter(|left| !left.is_zero()) else {
+                return OrderWait::Over;
+            };
+            let until_end = end.and_then(|end| end.duration_since(now).ok()).filter(|left| !left.is_zero());
+            let look_again = if is_recorded { LOOK_AT_RECORD } else { LOOK_AGAIN };
+            tokio::time::sleep(left.min(look_again).min(until_end.unwrap_or(LOOK_AGAIN))).await;
+        }
+    }
+
+    /// Reports a failed order, and returns when the next one starts. It is the last of `count` of its
+    /// kind in a row.
     fn failed(
         &self,
         terms: &AcmeTerms,
         host: &str,
         failure: &OrderFailure,
-        count: u32,
-        lifetime: Option<Duration>,
+        (count, present): (u32, Option<Validity>),
     ) -> SystemTime {
+        let lifetime = present.and_then(|validity| validity.until.duration_since(validity.since).ok());
         let pause = schedule::pause(count, failure.refused, lifetime, rand::random());
         let again = (SystemTime::now() + pause).max(failure.wait_until.unwrap_or(UNIX_EPOCH));
-        let wait = again.duration_since(SystemTime::now()).unwrap_or_default();
-        let wait = match wait.as_secs() {
-            seconds @ 0..120 => format!("{seconds} s"),
-            seconds => format!("{} min", seconds / 60),
-        };
         self.board.failed();
-        let problem = format!("no certificate for `{host}`: {}", failure.reason);
-        self.tell(terms, "acme.hosts", Some(host), &problem, &format!("the next attempt is in {wait}"));
+        let (missing, in_use) = match present.filter(|present| present.until > SystemTime::now()) {
+            Some(present) => {
+                let left = left_until(present.until);
+                ("no new certificate", format!("; the present one stays in use and is valid for {left}"))
+            }
+            None => ("no certificate", String::new()),
+        };
+        let problem = format!("{missing} for `{host}`: {}", failure.reason);
+        let advice = format!("the next attempt is in {}{in_use}", left_until(again));
+        self.tell(terms, "acme.hosts", Some(host), &problem, &advice);
         again
     }
 
@@ -414,11 +451,10 @@ impl AcmeShared {
     }
 }
 
-async fn wait_until(due: SystemTime) {
-    while let Ok(left) = due.duration_since(SystemTime::now()) {
-        if left.is_zero() {
-            return;
-        }
-        tokio::time::sleep(left.min(LOOK_AGAIN)).await;
-    }
+/// Why a wait for an order has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OrderWait {
+    Over,
+    /// The operator wants another attempt.
+    RecordDeleted,
 }

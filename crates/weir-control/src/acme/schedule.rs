@@ -60,6 +60,20 @@ pub(super) fn pause(failures: u32, refused: bool, lifetime: Option<Duration>, ch
     Backoff::new(first, longest).after(failures).mul_f64(0.75 + chance.clamp(0.0, 1.0) / 2.0)
 }
 
+/// The time until then, such as `89 days`.
+pub(super) fn left_until(then: SystemTime) -> String {
+    readable(then.duration_since(SystemTime::now()).unwrap_or_default().as_secs())
+}
+
+fn readable(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} hours", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,5 +117,11 @@ mod tests {
         assert_eq!(pause(9, true, Some(Duration::from_secs(60)), 0.5), AFTER_REFUSAL);
         assert_eq!(pause(1, true, None, 0.0), AFTER_REFUSAL.mul_f64(0.75));
         assert_eq!(pause(1, true, None, 1.0), AFTER_REFUSAL.mul_f64(1.25));
+    }
+
+    #[test]
+    fn times_are_told_in_the_unit_that_fits() {
+        let told = [40, 119, 120, 7_199, 7_200, 172_799, 172_800, 89 * 86_400].map(readable);
+        assert_eq!(told, ["40 s", "119 s", "2 min", "119 min", "2 hours", "47 hours", "2 days", "89 days"]);
     }
 }
