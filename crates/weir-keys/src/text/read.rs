@@ -354,6 +354,20 @@ impl<'a> NodeReader<'a> {
         value
     }
 
+    /// As [`NodeReader::integer`], with advice for a word such as `unlimited` in place of the number.
+    pub fn integer_advising<T>(&self, range: RangeInclusive<T>, advice: &str) -> Option<T>
+    where
+        T: TryFrom<i64> + PartialOrd + Display + Copy,
+    {
+        match &self.node.kind {
+            NodeKind::Text(word) if !self.is_secret() && word.chars().all(char::is_alphabetic) => {
+                self.report_advising(format!("expected a number, found `{}`", shortened(word)), advice);
+                None
+            }
+            _ => self.integer(range),
+        }
+    }
+
     /// A duration greater than zero: seconds as a number, or `500ms`, `10s`, `5m`, `1h`.
     pub fn duration(&self) -> Option<Duration> {
         match self.any_duration()? {

@@ -20,6 +20,9 @@ const MOST_STREAMS: u32 = 10_000;
 const MOST_HEAD: u64 = 1 << 20;
 const MOST_HELD: u64 = 1 << 40;
 
+const UNLIMITED_CONNECTIONS: &str =
+    "0 is no limit; without this setting, a client address may have half of the connections that the node has room for";
+
 keys! {
     /// Connections and requests of clients.
     pub(super) static CLIENTS: ClientsKeys = "clients";
@@ -36,7 +39,7 @@ keys! {
     client_first_byte_timeout: Or<Time> = time().or(Duration::from_secs(60)), own();
     /// The most simultaneous connections from one client address (for IPv6: from one /64), over all workers. Further connections are
     /// reset. 0 is no limit. Clients in `trusted_addresses` have no limit; without this setting, clients on the same machine have none either.
-    client_max_connections: Whole<u32> = whole(0, u32::MAX), own(), absent("half of those that the node has room for"), example("1000");
+    client_max_connections: Whole<u32> = whole(0, u32::MAX).instead_of_word(UNLIMITED_CONNECTIONS), own(), absent("half of those that the node has room for"), example("1000");
     /// The longest time from the first to the last byte of a request head.
     client_header_timeout: Or<Time> = time().or(Duration::from_secs(10));
     /// The largest request head: request line and header fields together. A larger one is answered with 431.

@@ -55,10 +55,12 @@ impl WithDefault for Flag {
 pub struct Whole<T> {
     least: T,
     most: T,
+    /// The advice for a word in place of the number.
+    instead_of_word: Option<&'static str>,
 }
 
 pub const fn whole<T: Copy>(least: T, most: T) -> Whole<T> {
-    Whole { least, most }
+    Whole { least, most, instead_of_word: None }
 }
 
 /// A type of whole numbers.
@@ -67,6 +69,11 @@ pub trait WholeNumber: TryFrom<i64> + Into<i64> + PartialOrd + Display + Copy + 
 impl<T: TryFrom<i64> + Into<i64> + PartialOrd + Display + Copy + Sync> WholeNumber for T {}
 
 impl<T: WholeNumber> Whole<T> {
+    /// `advice` for a word such as `unlimited` in place of the number.
+    pub const fn instead_of_word(self, advice: &'static str) -> Whole<T> {
+        Whole { instead_of_word: Some(advice), ..self }
+    }
+
     pub const fn or(self, default: T) -> Or<Whole<T>> {
         Or { kind: self, default }
     }
@@ -76,7 +83,10 @@ impl<T: WholeNumber> Kind for Whole<T> {
     type Value = T;
 
     fn read(&self, at: &NodeReader) -> Option<T> {
-        at.integer(self.least..=self.most)
+        match self.instead_of_word {
+            Some(advice) => at.integer_advising(self.least..=self.most, advice),
+            None => at.integer(self.least..=self.most),
+        }
     }
 
     fn schema(&self, _: &mut Definitions) -> Map<String, Value> {
