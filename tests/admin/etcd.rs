@@ -204,6 +204,7 @@ fn resources_are_those_of_apisix_and_others_may_write_them() {
     eventually("a change by others is served", DEADLINE, || serves(&gateway, "/r", "others"));
     etcd.ctl(&["put", "/apisix/routes/r", "{\"uri\": 7}"]);
     etcd.ctl(&["put", "/apisix/routes/bad", "no JSON"]);
+    etcd.ctl(&["put", "/apisix/routes/never", "{\"uri\": \"/never\", \"plugins\": {\"mocking\": 7}}"]);
     etcd.ctl(&["put", "/apisix/routes/good", &mocking("good").replace("/r", "/good")]);
     eventually("the rest is served", DEADLINE, || serves(&gateway, "/good", "good"));
     assert_eq!(gateway.get("/r").text(), "others", "its last good version serves on");
@@ -211,6 +212,13 @@ fn resources_are_those_of_apisix_and_others_may_write_them() {
     let named = ["routes/r\"", "routes/bad", fault];
     wait_warnings(&gateway, |warnings| named.iter().all(|what| warnings.contains(what)));
     gateway.wait_stderr("it is logged", |line| line.contains("routes/bad") && line.contains(fault));
+    let (kept, closed) =
+        ("its last good version stays in use", "the route is closed, and its requests are answered with 503");
+    for (resource, stands_in) in [("routes/r", kept), ("routes/never", closed)] {
+        gateway.wait_stderr(stands_in, |line| line.contains(resource) && line.contains(stands_in));
+    }
+    wait_warnings(&gateway, |warnings| warnings.contains(kept) && warnings.contains(closed));
+    assert_eq!(gateway.get("/never").status, 503);
     let bad = api.get("routes/bad");
     assert_eq!((&bad["value"], &bad["error"]), (&Value::Null, &json!(fault)));
     let patched = api.ask("PATCH", "routes/bad", "", "{\"uri\": \"/bad\"}");
@@ -219,6 +227,7 @@ fn resources_are_those_of_apisix_and_others_may_write_them() {
     etcd.ctl(&["del", "/apisix/routes/bad"]);
     etcd.ctl(&["put", "/apisix/routes/r", &mocking("better")]);
     eventually("it is right again", DEADLINE, || serves(&gateway, "/r", "better"));
+    gateway.wait_stderr("the repair", |line| line.contains("routes/r") && line.contains("can be served again"));
     etcd.ctl(&["del", "/apisix/routes/r"]);
     eventually("it is gone", DEADLINE, || gateway.get("/r").status == 404);
     wait_warnings(&gateway, |warnings| !warnings.contains("routes/r"));

@@ -94,9 +94,9 @@ impl ResourceChecker {
             Ok(compared) => compared,
             Err(faults) => return WriteOutcome::Invalid(faults),
         };
-        let set_aside = trial.set_aside().clone();
-        let warnings: Vec<_> = about_set_aside(set_aside.values()).chain(warnings).collect();
+        let warnings: Vec<_> = about_set_aside(&trial).chain(warnings).collect();
         let warnings = receipt_warnings(&record, &warnings);
+        let set_aside = trial.set_aside().clone();
         let set_aside = set_aside.into_iter().filter(|(key, _)| request.forced || trial.touches(key));
         let set_aside = set_aside.map(|(_, fault)| fault).collect();
         WriteOutcome::Applied(WriteReceipt { record, publication: 0, set_aside, warnings, compared })

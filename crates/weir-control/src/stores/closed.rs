@@ -60,6 +60,25 @@ pub(super) fn closed(list: &str, text: &str, hosts_of: impl Fn(&str) -> Option<V
     Some(Value::Object(closed).to_string())
 }
 
+/// What the closed form of a resource of a list does, for messages.
+pub(super) fn told(list: &str) -> &'static str {
+    match list {
+        "routes" => "the route is closed, and its requests are answered with 503",
+        "stream_routes" => "the route is closed, and its connections are ended",
+        "ssls" => "handshakes for its names are refused",
+        _ => "every request is answered with 503",
+    }
+}
+
+/// What it means that nothing takes the place of a resource of a list, for messages.
+pub(super) fn nothing(list: &str) -> &'static str {
+    match list {
+        "upstreams" | "services" | "plugin_configs" => "nothing takes its place, and routes that need it are closed",
+        "consumers" | "consumer_groups" => "nothing takes its place, and its credentials admit no one",
+        _ => "nothing takes its place",
+    }
+}
+
 fn with(written: &Map<String, Value>, kept: &[&str], name: &str, value: Value) -> Map<String, Value> {
     let kept = written.iter().filter(|(name, _)| kept.contains(&name.as_str()));
     let kept = kept.map(|(name, value)| (name.clone(), value.clone()));

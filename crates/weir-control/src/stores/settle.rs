@@ -91,7 +91,7 @@ pub(super) fn settle<T>(
 ) -> Result<(LoadedDocument, T), Vec<Diagnostic>> {
     for _ in 0..MOST_ROUNDS {
         let loaded = load(trial)?;
-        let warnings = loaded.warnings.iter().cloned().chain(about_set_aside(trial.set_aside().values())).collect();
+        let warnings = loaded.warnings.iter().cloned().chain(about_set_aside(trial)).collect();
         let faults = match finish(trial, &loaded, warnings) {
             Ok(finished) => return Ok((loaded, finished)),
             Err(faults) => faults,
@@ -108,10 +108,14 @@ pub(super) fn settle<T>(
     Err(vec![Diagnostic::of_source(&"the store".into(), problem).advise("correct or delete them")])
 }
 
-/// A warning for each resource that is set aside.
-pub(super) fn about_set_aside<'d>(aside: impl Iterator<Item = &'d Diagnostic>) -> impl Iterator<Item = Diagnostic> {
-    aside.map(|fault| Diagnostic {
-        problem: format!("{}; the resource stays in the store, and is not served as it is there", fault.problem),
+/// A warning for each resource that is set aside, with what takes its place.
+pub(super) fn about_set_aside(trial: &ChangeTrial) -> impl Iterator<Item = Diagnostic> {
+    trial.set_aside().iter().map(|(key, fault)| Diagnostic {
+        problem: format!(
+            "{}; the resource stays in the store, and is not served as it is there: {}",
+            fault.problem,
+            trial.stand_in(key)
+        ),
         ..fault.clone()
     })
 }

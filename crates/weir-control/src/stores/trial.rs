@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::closed::closed;
+use super::closed::{self, closed};
 use super::live::{LiveResources, LiveState, ResourceEdit, exchanged, now_ms};
 use super::read_lists::is_long;
 use super::resources::{
@@ -214,6 +214,21 @@ impl ChangeTrial {
         }
     }
 
+    /// What is served in place of a resource that is set aside, for messages.
+    pub(super) fn stand_in(&self, key: &ResourceKey) -> &'static str {
+        let store = self.live.store();
+        let text = self.view().get(key).map(|resource| Arc::clone(&resource.json)).unwrap_or_default();
+        let Some(instead) = self.form.instead.get(key) else { return closed::nothing(key.list()) };
+        let is_of_store = matches!(store.substitute(key, &text), Substitute::Text(_));
+        // A closed form of a closed form is the same.
+        let is_closed = closed(key.list(), instead, |_| None).is_some_and(|closed| closed == **instead);
+        match (is_of_store, is_closed) {
+            (true, _) => "a form of it that does no more than refuse takes its place",
+            (false, true) => closed::told(key.list()),
+            (false, false) => "its last good version stays in use",
+        }
+    }
+
     /// The `hosts` of a service.
     fn hosts_of(&self, service: &str) -> Option<Value> {
         self.view().get(&ResourceKey::new("services", service))?.value().get("hosts").cloned()
@@ -230,6 +245,7 @@ impl ChangeTrial {
         // Otherwise the write below would copy the set.
         self.set = Arc::default();
         let mut state = self.live.state_mut();
+        let before = std::mem::take(&mut state.form.set_aside);
         if let Some((last, revision)) = revision {
             state.take_committed(
                 std::mem::take(&mut self.pending),
@@ -242,6 +258,13 @@ impl ChangeTrial {
         state.form = std::mem::take(&mut self.form);
         state.follows = false;
         self.set = Arc::clone(&state.set);
+        let is_repaired =
+            |key: &&ResourceKey| !state.form.set_aside.contains_key(*key) && state.set.all.contains_key(*key);
+        let repaired: Vec<_> = before.keys().filter(is_repaired).cloned().collect();
+        drop(state);
+        for resource in repaired {
+            tracing::warn!(%resource, "a resource that was set aside can be served again");
+        }
         Ok(revision.map(|(_, revision)| revision))
     }
 

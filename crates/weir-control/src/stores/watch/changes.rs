@@ -196,8 +196,7 @@ impl Watching {
             for (resource, fault) in trial.set_aside().iter().filter(|(key, _)| !before.contains_key(*key)) {
                 tracing::warn!(
                     %resource, member = fault.path.split_once(": ").map_or("", |(_, member)| member), problem = %fault.problem,
-                    "a resource that another writer has changed cannot be served as it is, its last good version stays in use, if there is one; \
-                     otherwise a route is closed, and so is a route of a cluster"
+                    "a resource that another writer has changed cannot be served as it is; {}", trial.stand_in(resource)
                 );
             }
             // There is nothing to write to the store, so this cannot fail.
