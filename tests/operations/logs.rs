@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use weir_testkit::{DEADLINE, Signal, eventually, free_port};
+use weir_testkit::{Answer, DEADLINE, Gate, Origin, Signal, eventually, free_port};
 
 use crate::load::{Load, origin, routes};
 use crate::weir;
@@ -121,6 +121,37 @@ fn lines_name_every_attempt_and_what_ended_an_exchange() {
     ids.sort_unstable();
     ids.dedup();
     assert!(ids.len() == 4 && ids.iter().all(|id| id.len() == 32), "{ids:?}");
+}
+
+#[test]
+fn an_exchange_that_got_no_permit_names_no_endpoint() {
+    let gate = Gate::new();
+    let origin = Origin::serving({
+        let gate = gate.clone();
+        move |_| {
+            gate.wait();
+            Answer::ok("late")
+        }
+    });
+    let mut gateway = weir().start(&format!(
+        "enable_access_log: {{ path: access.log, format: '$uri $status $error_cause [$upstream_addr]' }}\n\
+         worker_processes: 1\n\
+         routes:\n\
+         - {{ uri: /*, upstream: {{ nodes: {{ \"{}\": 1 }}, concurrency: 1, queue: {{ size: 0 }} }} }}\n",
+        origin.addr(),
+    ));
+    let mut first = gateway.client();
+    first.send("GET /first HTTP/1.1\r\nHost: t\r\n\r\n");
+    gate.wait_arrived(1);
+    assert_eq!(gateway.get("/second").status, 503);
+    gate.open();
+    assert_eq!(first.response().expect("an answer").status, 200);
+    drop(first);
+    let path = gateway.directory().join("access.log");
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait_exit(DEADLINE).success());
+    let text = fs::read_to_string(&path).expect("it was written").replace(&origin.addr().to_string(), "O");
+    assert_eq!(text, "/second 503 overloaded [-]\n/first 200 - [O]\n");
 }
 
 #[test]

@@ -208,7 +208,7 @@ variables! {
     ErrorCause = "error_cause",
     /// The plugin that answered the request instead of the upstream, such as `key-auth` for a 401, or `mocking` for the response that it makes; otherwise missing.
     RefusedBy = "refused_by",
-    /// The address of the endpoint. After retries, the addresses of all attempts in order: `10.0.0.1:80, 10.0.0.2:80`.
+    /// The address of the endpoint; missing if none was asked, as when the queue for it was full. After retries, the addresses of all attempts in order: `10.0.0.1:80, 10.0.0.2:80`.
     UpstreamAddr = "upstream_addr",
     /// The status of the upstream's response. After retries, the statuses of all attempts in order; `-` for an attempt without a response. A single attempt without one has no value: `-` in a text, empty in JSON.
     UpstreamStatus = "upstream_status",

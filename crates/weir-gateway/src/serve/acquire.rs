@@ -4,9 +4,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weir_net::prefetch::MemoryRegion;
-use weir_plugin::{Exchange, Stop};
+use weir_plugin::{AttemptRecord, Exchange, Stop};
 
-use super::attempt::{AttemptStart, attempt_record, waited_us};
+use super::attempt::waited_us;
 use crate::context::WorkerContext;
 use crate::endpoint::balance::TriedEndpoints;
 use crate::endpoint::pool::Permit;
@@ -34,12 +34,9 @@ impl PermitRequest<'_> {
         loop {
             let endpoint = &upstream.state.endpoints[picked];
             let shared_queue = upstream.shared_queue_for(exchange, picked, tried, worker.now_ns());
-            // If the exchange ends while it waits, this is what is logged as its last attempt, which has not begun.
+            // If the exchange ends while it waits, its last attempt has not begun: no endpoint was asked.
             let attempts = exchange.upstream.attempts;
-            exchange.upstream = match shared_queue {
-                Some(_) => weir_plugin::AttemptRecord { attempts, ..Default::default() },
-                None => attempt_record(endpoint, attempts, AttemptStart::at(0)),
-            };
+            exchange.upstream = AttemptRecord { attempts, ..AttemptRecord::default() };
             let head = &exchange.request.head;
             let working_set = [
                 MemoryRegion::of(&*client),
