@@ -262,3 +262,16 @@ fn secrets_are_shown_nowhere() {
     let shown = node.gateway.stderr() + &node.gateway.status().to_string();
     assert!(!shown.contains("hidden") && !shown.contains("private"), "{shown}");
 }
+
+#[test]
+fn failing_delivery_is_logged_without_its_path_and_counted() {
+    let (node, subscriber) = (HubNode::with("  delivery: { retry_first: 1h }\n"), Subscriber::start());
+    node.subscribe(&subscriber, "/private?token=private", &[]);
+    subscriber.refuse(500);
+    node.publish("one");
+    let line = node.gateway.wait_stderr("the failure", |line| line.contains("a delivery to subscription "));
+    assert!(line.contains("has failed: status 500") && !line.contains("private"), "{line}");
+    let failing = || node.gateway.metrics().get("weir_hub_failing_subscriptions{hub=\"h\"}");
+    eventually("it is counted", DEADLINE, || failing() == Some(1.0));
+    assert_eq!(node.status()["failing"], 1);
+}

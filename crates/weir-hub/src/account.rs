@@ -169,6 +169,8 @@ pub struct ListenerCounts {
 pub struct HubStatus {
     pub account: Account,
     pub subscriptions: usize,
+    /// Subscriptions whose last attempt has failed, and that wait for the next one.
+    pub failing: usize,
     /// Requests that wait for verification.
     pub unverified: usize,
     /// Deliveries in flight.
@@ -201,6 +203,7 @@ impl HubStatus {
         self.account.tally += other.account.tally;
         self.account.pending += other.account.pending;
         self.subscriptions += other.subscriptions;
+        self.failing += other.failing;
         self.unverified += other.unverified;
         self.in_flight += other.in_flight;
         self.attempts += other.attempts;
@@ -225,6 +228,7 @@ mod tests {
                 pending: number,
             },
             subscriptions: number as usize,
+            failing: number as usize,
             unverified: number as usize,
             in_flight: number as usize,
             attempts: number,

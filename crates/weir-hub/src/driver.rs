@@ -21,6 +21,7 @@ use weir_journal::AppendError;
 use crate::account::{HubStatus, ListenerCounts, LoopTurns};
 use crate::attempt::DeliveryOutcome;
 use crate::clock::HubClock;
+use crate::delivery_reports::DeliveryReports;
 use crate::ends::EndReason;
 use crate::engine::{CallbackRequest, DeadLetterFilter, Engine, Verification};
 use crate::form::{Refusal, SubscriptionRequest};
@@ -124,6 +125,7 @@ pub(crate) struct HubDriver {
     /// When this was last reported.
     unreadable_told: Option<Instant>,
     verifications: VerificationReports,
+    deliveries: DeliveryReports,
     clock: HubClock,
     events_in_flight: EventsInFlight,
     next_retention: Instant,
@@ -153,6 +155,7 @@ impl HubDriver {
             replies: HashMap::new(),
             replays: HashMap::new(),
             verifications: VerificationReports::default(),
+            deliveries: DeliveryReports::default(),
             listeners: WaitingListeners::default(),
             woken: VecDeque::new(),
             has_committed: true,
@@ -331,6 +334,7 @@ impl HubDriver {
             }
             Message::Delivered { subscription, seq, outcome } => {
                 self.events_in_flight.end(seq);
+                self.report_failure(subscription, outcome);
                 self.engine.delivered(subscription, seq, outcome, self.clock.now_ms())
             }
             Message::Verified { verification, outcome, asked_ms } => self.verified(&verification, outcome, asked_ms),
@@ -354,6 +358,17 @@ impl HubDriver {
             }
         }
         self.engine.verified(verification.number, outcome.is_ok(), asked_ms, self.clock.now_ms());
+    }
+
+    /// Logs a failed delivery. A subscriber that ends its subscription has no failure, nor has one whose event no longer exists.
+    fn report_failure(&mut self, subscription: u64, outcome: DeliveryOutcome) {
+        let is_failure = !matches!(outcome, DeliveryOutcome::Gone | DeliveryOutcome::ContentGone);
+        if let Some(failure) = outcome.failure().filter(|_| is_failure)
+            && let Some(callback) = self.engine.callback_of(subscription)
+            && let Some(line) = self.deliveries.report(subscription, callback, failure, Instant::now().into_std())
+        {
+            (self.tell)(&line);
+        }
     }
 
     /// Applies the settings to subscriptions, and reports those that end.
@@ -443,6 +458,7 @@ impl HubDriver {
         HubStatus {
             account: self.engine.account(),
             subscriptions: self.engine.subscription_count(),
+            failing: self.engine.failing_count(),
             unverified: self.engine.open_requests(),
             in_flight: self.engine.in_flight(),
             attempts: self.engine.attempts,

@@ -52,7 +52,7 @@ pub use listing::{DeadLetter, DeadLetterFilter, SubscriptionEntry, SubscriptionS
 use numbers::{HostNumber, Slot};
 use pacing::DeliveryPacing;
 use requests::OpenRequests;
-use subscriptions::{DeliveryState, Subscriptions};
+use subscriptions::{DeliveryState, Subscription, Subscriptions};
 use topics::Topics;
 
 /// The most timers, and the most ends of leases, that one call handles.
@@ -250,6 +250,16 @@ impl Engine {
             account.pending += topic.after(subscription.done) as u64;
         }
         account
+    }
+
+    /// The subscriptions whose last attempt has failed, and that wait for the next one.
+    pub(crate) fn failing_count(&self) -> usize {
+        let is_failing = |(_, one): &(_, &Subscription)| one.delivery == DeliveryState::Waiting && one.attempts > 0;
+        self.subscriptions.iter().filter(is_failing).count()
+    }
+
+    pub(crate) fn callback_of(&self, subscription: u64) -> Option<&str> {
+        self.subscriptions.slot_of(subscription).map(|slot| &*self.subscriptions.get(slot).callback)
     }
 
     fn new_id(&mut self) -> u64 {

@@ -18,6 +18,7 @@
 mod account;
 mod attempt;
 mod clock;
+mod delivery_reports;
 mod driver;
 mod ends;
 mod engine;

@@ -125,6 +125,13 @@ fn sizes(hubs: &HubStatuses, page: &mut Page) {
     for (hub, status) in hubs {
         page.value(&[("hub", hub)], status.subscriptions);
     }
+    page.gauge(
+        "weir_hub_failing_subscriptions",
+        "Subscriptions whose last delivery attempt has failed, and that wait for the next one.",
+    );
+    for (hub, status) in hubs {
+        page.value(&[("hub", hub)], status.failing);
+    }
     page.gauge("weir_hub_unverified", "Subscription requests whose callback is not verified yet.");
     for (hub, status) in hubs {
         page.value(&[("hub", hub)], status.unverified);
@@ -146,6 +153,7 @@ pub(super) fn report(hubs: &HubStatuses) -> Value {
         json!({
             "id": hub,
             "subscriptions": status.subscriptions,
+            "failing": status.failing,
             "unverified": status.unverified,
             "listeners": status.listeners.open,
             "events": status.events,

@@ -51,6 +51,19 @@ fn configuration(span: &ReadingPair<'_>, all: &mut Vec<String>) {
     for (labels, _) in span.after.of("weir_hub_up").iter().filter(|(_, is_up)| *is_up == 0.0) {
         all.push(format!("the hub {} cannot store events", label(labels, "hub")));
     }
+    for (labels, failing) in
+        span.after.of("weir_hub_failing_subscriptions").iter().filter(|(_, failing)| *failing > 0.0)
+    {
+        let hub = label(labels, "hub");
+        all.push(format!("the hub {hub} cannot deliver, subscriptions that wait for a retry: {}", count(*failing)));
+    }
+    for (labels, _) in span.after.of("weir_hub_outcomes_total") {
+        let (hub, outcome) = (label(labels, "hub"), label(labels, "outcome"));
+        let given_up = span.rate("weir_hub_outcomes_total", &[("hub", hub), ("outcome", outcome)]);
+        if outcome == "dead_lettered" && given_up > 0.0 {
+            all.push(format!("the hub {hub} gives up on deliveries, new dead letters: {}/s", count(given_up)));
+        }
+    }
     let unresolved = span.after.sum("weir_names_unresolved", &[]);
     if unresolved > 0.0 {
         all.push(format!("names that cannot be resolved: {}", count(unresolved)));
@@ -155,6 +168,22 @@ mod tests {
         assert_eq!(told("", &page(1)), Vec::<String>::new());
         let problems = ["changes cannot be written to the configuration store", "the hub h cannot store events"];
         assert_eq!(told("", &page(0)), problems);
+    }
+
+    #[test]
+    fn failing_deliveries_and_new_dead_letters_of_a_hub_are_problems() {
+        let page = |failing: u32, dead: u32| {
+            format!(
+                "weir_hub_failing_subscriptions{{hub=\"h\"}} {failing}\n\
+                 weir_hub_outcomes_total{{hub=\"h\",outcome=\"delivered\"}} {dead}\n\
+                 weir_hub_outcomes_total{{hub=\"h\",outcome=\"dead_lettered\"}} {dead}\n"
+            )
+        };
+        assert_eq!(told(&page(0, 4), &page(0, 4)), Vec::<String>::new());
+        let failing = "the hub h cannot deliver, subscriptions that wait for a retry: 3";
+        assert_eq!(told(&page(0, 4), &page(3, 4)), [failing]);
+        let given_up = "the hub h gives up on deliveries, new dead letters: 5/s";
+        assert_eq!(told(&page(0, 4), &page(3, 14)), [failing, given_up]);
     }
 
     #[test]
