@@ -132,8 +132,12 @@ fn logs(conversion: &mut Conversion, main: &BlockScope, http: &BlockScope) {
             Some(format) => Yaml::map([path, ("format", Yaml::text(line(conversion, format)))]),
             None => Yaml::text(log.argument(0)),
         };
-        let text = format!("`{}`: while nginx runs, both write to this file; try Weir with another `path`", log.head());
-        conversion.differs(&log.place, text);
+        // What is written to a device such as /dev/null or /dev/stdout does not overwrite what is there.
+        if !log.argument(0).starts_with("/dev/") {
+            let text =
+                format!("`{}`: while nginx runs, both write to this file; try Weir with another `path`", log.head());
+            conversion.differs(&log.place, text);
+        }
         conversion.converted.settings.push(("enable_access_log".to_owned(), value));
     }
     if let Some(log) = http.last("error_log").or_else(|| main.last("error_log")) {
@@ -230,6 +234,9 @@ mod tests {
         let found: Vec<String> = converted.findings.iter().map(ToString::to_string).collect();
         assert!(found[0].contains("write `syslog` with the `host` and the `port`"), "{found:?}");
         assert!(found[1].contains("messages have the form of RFC 5424"), "{found:?}");
-        assert_eq!(found.len(), 2);
+        assert!(found[2].contains("`access_log /l`: while nginx runs, both write to this file"), "{found:?}");
+        assert_eq!(found.len(), 3);
+        let to_device = "access_log /dev/stdout; server { location / { return 204; } }";
+        assert!(convert("t", to_device, &|_| Ok(Vec::new())).expect("correct").findings.is_empty());
     }
 }

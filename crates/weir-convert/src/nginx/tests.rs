@@ -905,6 +905,7 @@ server {
             "`proxy_redirect http://a/ /`",
             "`location @named`",
             "`access_log syslog:server=a`",
+            "`access_log /var/log/b combined if=$arg_x`",
         ]
     );
 }
@@ -1020,6 +1021,9 @@ server {
             format!("7: not converted: `proxy_set_header Content-Length `: {own}"),
             format!("8: not converted: `add_header Connection close`: {own}"),
             format!("9: not converted: `proxy_hide_header Transfer-Encoding`: {own}"),
+            "1: behaves differently: `access_log /var/log/a.log timed`: while nginx runs, both write to this file; try Weir \
+             with another `path`"
+                .to_owned(),
             "10: behaves differently: `add_header X-Cached $upstream_cache_status`: the field is sent also if the variable \
              is empty"
                 .to_owned(),
