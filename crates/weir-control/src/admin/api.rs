@@ -210,7 +210,9 @@ impl AdminApi {
         }
         // With `admin.origins`, a page of another origin could send a key, but neither log in nor use a session.
         let problem = match is_of_session(head) {
-            true => "sessions are for pages of the node's own address; open the console there. `admin.origins` does not help",
+            true => {
+                "sessions are for pages of the node's own address; open the console there. `admin.origins` does not help"
+            }
             false => "web pages of this origin may not use the Admin API; add the origin to `admin.origins`",
         };
         Some(answer::json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem })))
