@@ -11,8 +11,9 @@ use crate::state::{Access, HostState};
 
 /// The value of a property; `None` if there is none, or not in this call.
 pub(crate) fn get(state: &mut HostState, path: &[u8]) -> Option<Vec<u8>> {
-    if let Some(set) = state.current().and_then(|context| context.properties.get(path)) {
-        return Some(set.clone());
+    let set = state.current().and_then(|context| context.properties.as_ref());
+    if let Some(value) = set.and_then(|set| set.values.get(path)) {
+        return Some(value.clone());
     }
     let parts: Vec<&[u8]> = path.split(|byte| *byte == 0).filter(|part| !part.is_empty()).collect();
     let exchange = &state.exchange;

@@ -1,6 +1,7 @@
 //! What an instance has on the side of the host: its limits, its contexts, and what the current call into it may see.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,20 +62,25 @@ pub(crate) struct Rights {
     pub calls: bool,
 }
 
-/// The context of an exchange, or that of the plugin.
+/// The context of an exchange, or that of the plugin. Only few have anything.
 #[derive(Debug, Default)]
 pub(crate) struct ContextState {
-    /// The values that the plugin has set (`proxy_set_property`), by path.
-    pub properties: HashMap<Vec<u8>, Vec<u8>>,
-    pub property_bytes: usize,
-    /// The plugin has let the request go on.
-    pub is_resumed: bool,
-    pub answer: Option<LocalAnswer>,
+    pub properties: Option<Box<SetProperties>>,
     /// Wakes the exchange, from when it waits on.
     pub woken: Option<Rc<Notify>>,
 }
 
 impl ContextState {
+/// The values that the plugin has set (`proxy_set_property`), by path.
+#[derive(Debug, Default)]
+pub(crate) struct SetProperties {
+    pub values: HashMap<Vec<u8>, Vec<u8>>,
+    pub bytes: usize,
+}
+
+/// By the numbers of contexts, which no client can choose.
+pub(crate) type ByContext<T> = HashMap<u32, T, foldhash::fast::RandomState>;
+
     pub(crate) fn wake(&self) {
         if let Some(woken) = &self.woken {
             woken.notify_one();
@@ -119,8 +125,11 @@ pub(crate) struct HostState {
     pub outside: Outside,
     /// The context that functions act for.
     pub context: u32,
-    /// By numbers that no client can choose.
-    pub contexts: HashMap<u32, ContextState, foldhash::fast::RandomState>,
+    pub contexts: ByContext<ContextState>,
+    /// The responses that the plugin has made, until they are taken.
+    pub answers: ByContext<LocalAnswer>,
+    /// The contexts whose request the plugin has let go on, until this is asked.
+    pub resumed: ByContext<()>,
     pub rights: Rights,
     /// The exchange of the current call; without one, an empty one.
     pub exchange: Exchange,
@@ -149,7 +158,30 @@ const INFO: u32 = 2;
 impl HostState {
     /// Whether the plugin has let the request of a context go on since this was asked last.
     pub(crate) fn resumed(&mut self, context: u32) -> bool {
-        self.contexts.get_mut(&context).is_some_and(|context| std::mem::take(&mut context.is_resumed))
+        // Most plugins never hold a request, and most of their requests find nothing here.
+        !self.resumed.is_empty() && self.resumed.remove(&context).is_some()
+    }
+
+    /// Takes the response that the plugin has made for a context.
+    pub(crate) fn take_answer(&mut self, context: u32) -> Option<LocalAnswer> {
+        if self.answers.is_empty() { None } else { self.answers.remove(&context) }
+    }
+
+    /// Makes a context, unless there is one of this number.
+    pub(crate) fn make_context(&mut self, context: u32) -> bool {
+        match self.contexts.entry(context) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(place) => {
+                place.insert(ContextState::default());
+                true
+            }
+        }
+    }
+
+    pub(crate) fn end_context(&mut self, context: u32) {
+        self.contexts.remove(&context);
+        self.resumed(context);
+        self.take_answer(context);
     }
 
     pub(crate) fn new(facts: &Arc<PluginFacts>, outside: Outside, is_trial: bool) -> HostState {
@@ -165,6 +197,8 @@ impl HostState {
             exchange: Exchange::default(),
             request_body: None,
             response_body: None,
+            answers: HashMap::default(),
+            resumed: HashMap::default(),
             request_trailers: None,
             response_trailers: None,
             call_answer: None,

@@ -15,9 +15,7 @@ use crate::abi::{CallbackAction, MapKind};
 use crate::engine::{EpochClock, engine, ticks};
 use crate::host;
 use crate::limits;
-use crate::state::{
-    CallAnswer, ContextState, HostState, LocalAnswer, OutgoingCall, Outside, PluginFacts, ROOT, Rights,
-};
+use crate::state::{CallAnswer, HostState, LocalAnswer, OutgoingCall, Outside, PluginFacts, ROOT, Rights};
 
 /// Why a plugin did not do its work.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -218,7 +216,7 @@ impl Vm {
         } else if let Some(start) = function::<(), ()>(instance, &mut self.store.store, "_start") {
             self.store.call_for(time, &start, ())?;
         }
-        self.store.data_mut().contexts.insert(ROOT, ContextState::default());
+        self.store.data_mut().make_context(ROOT);
         if let Some(create) = &self.callbacks.on_context_create {
             self.store.call_for(time, create, (ROOT, 0))?;
         }
@@ -252,19 +250,18 @@ impl Vm {
 
     /// Makes a context for an exchange.
     pub(crate) fn open(&mut self) -> Result<u32, PluginFailure> {
-        let context = self.free_context();
-        self.store.data_mut().contexts.insert(context, ContextState::default());
+        let context = self.make_context();
         self.store.call(self.callbacks.on_context_create.as_ref(), (context, Rights::default()), (context, ROOT))?;
         Ok(context)
     }
 
-    /// The next number of a context. After all have been used, those of exchanges that have ended are used again.
-    fn free_context(&mut self) -> u32 {
+    /// Makes a context with the next number. After all have been used, those of exchanges that have ended are used again.
+    fn make_context(&mut self) -> u32 {
         loop {
             let context = self.next_context;
             self.next_context = context.checked_add(1).unwrap_or(ROOT + 1);
             // There are far fewer exchanges at a time than numbers.
-            if !self.store.data().contexts.contains_key(&context) {
+            if self.store.data_mut().make_context(context) {
                 return context;
             }
         }
@@ -275,7 +272,7 @@ impl Vm {
         self.store.call(self.callbacks.on_done.as_ref(), (context, rights), context)?;
         self.store.call(self.callbacks.on_log.as_ref(), (context, rights), context)?;
         self.store.call(self.callbacks.on_delete.as_ref(), (context, Rights::default()), context)?;
-        self.store.data_mut().contexts.remove(&context);
+        self.store.data_mut().end_context(context);
         Ok(())
     }
 
@@ -400,7 +397,7 @@ impl Vm {
 
     /// The response that the plugin has made for an exchange.
     pub(crate) fn take_answer(&mut self, context: u32) -> Option<LocalAnswer> {
-        self.store.data_mut().contexts.get_mut(&context)?.answer.take()
+        self.store.data_mut().take_answer(context)
     }
 
     /// Whether the plugin has let the request of an exchange go on since it was last asked.

@@ -108,11 +108,12 @@ fn write_log(mut guest: Guest<'_>, level: u32, at: u32, size: u32) -> HostAnswer
 
 fn resume(mut guest: Guest<'_>, stream: u32) -> HostAnswer {
     let stream = StreamKind::of(stream).ok_or(HostStatus::Unimplemented)?;
-    let context = guest.state().current().ok_or(HostStatus::BadArgument)?;
+    let state = guest.state();
+    let context = state.current().ok_or(HostStatus::BadArgument)?;
     // A response is never held up: it goes on in any case.
     if stream == StreamKind::Request {
-        context.is_resumed = true;
         context.wake();
+        state.resumed.insert(state.context, ());
     }
     Ok(())
 }
@@ -139,20 +140,21 @@ fn keep_answer(state: &mut HostState, answer: LocalAnswer) -> HostAnswer {
         return Err(HostStatus::BadArgument.into());
     }
     let context = state.current().ok_or(HostStatus::BadArgument)?;
-    context.answer = Some(answer);
     context.wake();
+    state.answers.insert(state.context, answer);
     Ok(())
 }
 
 fn set_property(mut guest: Guest<'_>, path: (u32, u32), value: (u32, u32)) -> HostAnswer {
     let (path, value) = (guest.copy(path.0, path.1)?, guest.copy(value.0, value.1)?);
     let context = guest.state().current().ok_or(HostStatus::BadArgument)?;
-    let before = context.properties.get(&path).map(|known| path.len() + known.len());
-    let bytes = context.property_bytes - before.unwrap_or(0) + path.len() + value.len();
-    if bytes > limits::PROPERTY_BYTES || before.is_none() && context.properties.len() == limits::PROPERTIES {
+    let set = context.properties.get_or_insert_default();
+    let before = set.values.get(&path).map(|known| path.len() + known.len());
+    let bytes = set.bytes - before.unwrap_or(0) + path.len() + value.len();
+    if bytes > limits::PROPERTY_BYTES || before.is_none() && set.values.len() == limits::PROPERTIES {
         return Err(HostStatus::InternalFailure.into());
     }
-    context.properties.insert(path, value);
-    context.property_bytes = bytes;
+    set.values.insert(path, value);
+    set.bytes = bytes;
     Ok(())
 }
