@@ -365,8 +365,11 @@ impl Plugin for WasmPlugin {
         match done {
             Ok((Some(answer), _)) => Err(respond(exchange, answer)),
             Ok((None, holds)) => {
-                note.held = holds.then_some(MessageSide::Response);
-                exchange.notes.write(self.note, note.numbers());
+                let held = holds.then_some(MessageSide::Response);
+                if note.held != held {
+                    note.held = held;
+                    exchange.notes.write(self.note, note.numbers());
+                }
                 Ok(())
             }
             Err(failure) => self.failed(exchange, &failure),

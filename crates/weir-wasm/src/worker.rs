@@ -81,6 +81,7 @@ impl WorkerInstance {
         let result = run(vm);
         match &result {
             Err(failure @ (PluginFailure::Trap(_) | PluginFailure::TimedOut(_))) => self.fail(slot, failure),
+            _ if vm.wants_nothing() && slot.ticking.is_none() => {}
             _ => self.follow(slot, outside),
         }
         result
@@ -132,12 +133,10 @@ impl WorkerInstance {
         self.facts.log.failure(format_args!("{failure}; {again}"));
     }
 
-    /// Makes the calls that no exchange waits for, and ticks as the plugin wants it.
+    /// Makes the calls that no exchange waits for, and ticks as the plugin wants it. Few plugins want any of it, so few calls come here.
+    #[cold]
     fn follow(self: &Rc<Self>, slot: &mut InstanceSlot, outside: &Outside) {
         let Some(vm) = &mut slot.vm else { return };
-        if vm.wants_nothing() && slot.ticking.is_none() {
-            return;
-        }
         let (calls, serial, period) = (vm.take_all_calls(), vm.serial, vm.tick());
         for call in calls {
             self.call_apart(call, serial, outside);
