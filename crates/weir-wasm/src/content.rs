@@ -65,7 +65,7 @@ impl WasmContentFilter {
         let serial = self.message.serial;
         let seen = &mut self.seen;
         self.worker.with(&self.outside, |vm| match vm.serial == serial {
-            true => run(&mut vm.lend(seen)),
+            true => vm.lend(seen, run),
             false => Err(PluginFailure::Lost),
         })
     }

@@ -8,6 +8,7 @@ mod content;
 mod engine;
 mod host;
 mod kept;
+mod lent;
 mod limits;
 mod loaded;
 mod log;

@@ -111,6 +111,16 @@ impl WasmPlugin {
             .with(&self.outside, |vm| if vm.serial == note.serial { run(vm) } else { Err(PluginFailure::Lost) })
     }
 
+    /// The same, with the exchange.
+    fn with_lent<R>(
+        &self,
+        note: ContextNote,
+        exchange: &mut Exchange,
+        run: impl FnOnce(&mut Vm) -> Result<R, PluginFailure>,
+    ) -> Result<R, PluginFailure> {
+        self.with(note, |vm| vm.lend(exchange, run))
+    }
+
     /// What a failure means for an exchange: with `fail: open`, none of the plugin takes part in it any more.
     fn failed(&self, exchange: &mut Exchange, failure: &PluginFailure) -> Result<(), Stop> {
         failure.report(&self.facts);
@@ -131,13 +141,14 @@ impl WasmPlugin {
             let context = vm.open()?;
             let mut note = ContextNote { serial: vm.serial, context, held: None, is_over: false };
             exchange.notes.write(key, note.numbers());
-            let mut vm = vm.lend(exchange);
-            let action = vm.on_headers(MessageSide::Request, context, REQUEST, !has_content)?;
-            let may_hold = has_content && vm.sees_content(MessageSide::Request);
-            let next = next(&mut vm, context, action, may_hold)?;
+            let next = vm.lend(exchange, |vm| {
+                let action = vm.on_headers(MessageSide::Request, context, REQUEST, !has_content)?;
+                let may_hold = has_content && vm.sees_content(MessageSide::Request);
+                Ok(next(vm, context, action, may_hold))
+            })?;
             if matches!(next, NextStep::Hold) {
                 note.held = Some(MessageSide::Request);
-                vm.exchange().notes.write(key, note.numbers());
+                exchange.notes.write(key, note.numbers());
             }
             Ok(next)
         })
@@ -212,8 +223,7 @@ impl WasmPlugin {
         answer: Option<CallAnswer>,
         content: Option<&mut Vec<u8>>,
     ) -> Result<(Option<LocalAnswer>, bool, Vec<OutgoingCall>), PluginFailure> {
-        self.with(note, |vm| {
-            let mut vm = vm.lend(exchange);
+        self.with_lent(note, exchange, |vm| {
             if let Some(answer) = answer {
                 match content {
                     None => vm.on_answer(answer, REQUEST)?,
@@ -276,20 +286,20 @@ impl Drop for CallsInFlight<'_> {
 }
 
 /// What a call into the plugin means for the request.
-fn next(vm: &mut Vm, context: u32, action: CallbackAction, may_hold: bool) -> Result<NextStep, PluginFailure> {
+fn next(vm: &mut Vm, context: u32, action: CallbackAction, may_hold: bool) -> NextStep {
     if let Some(answer) = vm.take_answer(context) {
-        return Ok(NextStep::Answered(answer));
+        return NextStep::Answered(answer);
     }
     if action == CallbackAction::Continue || vm.take_resumed(context) {
-        return Ok(NextStep::Continue);
+        return NextStep::Continue;
     }
     let calls = vm.take_calls(context);
     if calls.is_empty() && may_hold {
-        return Ok(NextStep::Hold);
+        return NextStep::Hold;
     }
     // From now on the plugin may let it go on at any time.
     vm.woken(context);
-    Ok(NextStep::Wait(calls))
+    NextStep::Wait(calls)
 }
 
 /// Puts a response of the plugin into the exchange.
@@ -340,10 +350,9 @@ impl Plugin for WasmPlugin {
 
     fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
         let Some(note) = self.context(exchange) else { return Ok(Flow::Continue) };
-        let next = self.with(note, |vm| {
-            let mut vm = vm.lend(exchange);
+        let next = self.with_lent(note, exchange, |vm| {
             let action = vm.on_body(MessageSide::Request, (note.context, REQUEST), body, true)?;
-            next(&mut vm, note.context, action, false)
+            Ok(next(vm, note.context, action, false))
         });
         self.flow(exchange, next, Some(body))
     }
@@ -356,8 +365,7 @@ impl Plugin for WasmPlugin {
         let Some(mut note) = self.context(exchange) else { return Ok(()) };
         let is_here = exchange.is_answered_here();
         let is_end = if is_here { exchange.body.is_empty() } else { !exchange.response.framing.has_body() };
-        let done = self.with(note, |vm| {
-            let mut vm = vm.lend(exchange);
+        let done = self.with_lent(note, exchange, |vm| {
             let action = vm.on_headers(MessageSide::Response, note.context, RESPONSE, is_end)?;
             let waits = action == CallbackAction::Pause && !vm.take_resumed(note.context);
             Ok((vm.take_answer(note.context), waits && vm.sees_content(MessageSide::Response)))
@@ -383,8 +391,7 @@ impl Plugin for WasmPlugin {
 
     fn on_response_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
         let Some(note) = self.context(exchange) else { return Ok(()) };
-        let done = self.with(note, |vm| {
-            let mut vm = vm.lend(exchange);
+        let done = self.with_lent(note, exchange, |vm| {
             let action = vm.on_body(MessageSide::Response, (note.context, RESPONSE), body, true)?;
             let waits = action == CallbackAction::Pause && !vm.take_resumed(note.context);
             Ok((vm.take_answer(note.context), waits))
@@ -409,7 +416,7 @@ impl Plugin for WasmPlugin {
                 return vm.close(note.context, LOG);
             }
             let mut copy = copy_of(exchange);
-            vm.lend(&mut copy).close(note.context, LOG)
+            vm.lend(&mut copy, |vm| vm.close(note.context, LOG))
         });
     }
 }

@@ -16,7 +16,7 @@ pub(crate) fn get(state: &mut HostState, path: &[u8]) -> Option<Vec<u8>> {
         return Some(value.clone());
     }
     let parts: Vec<&[u8]> = path.split(|byte| *byte == 0).filter(|part| !part.is_empty()).collect();
-    let exchange = &state.exchange;
+    let exchange: &Exchange = &state.exchange;
     match *parts.first()? {
         b"plugin_name" => return Some(state.facts.name.into()),
         // Each configuration of a plugin has instances of its own, so these two tell nothing apart.

@@ -13,6 +13,7 @@ use weir_client::HttpClient;
 use weir_plugin::{Exchange, Services};
 use weir_proto::Trailers;
 
+use crate::lent::LentExchange;
 use crate::limits;
 use crate::log::{self, PluginLog};
 use crate::metrics::PluginMetrics;
@@ -132,7 +133,7 @@ pub(crate) struct HostState {
     pub resumed: ByContext<()>,
     pub rights: Rights,
     /// The exchange of the current call; without one, an empty one.
-    pub exchange: Exchange,
+    pub exchange: LentExchange,
     /// The content that the current call sees.
     pub request_body: Option<Vec<u8>>,
     pub response_body: Option<Vec<u8>>,
@@ -194,7 +195,7 @@ impl HostState {
             context: ROOT,
             contexts: HashMap::default(),
             rights: Rights::default(),
-            exchange: Exchange::default(),
+            exchange: LentExchange::none(),
             request_body: None,
             response_body: None,
             answers: HashMap::default(),

@@ -83,7 +83,7 @@ pub(crate) fn run_with(rights: Rights, body: &str, prepare: impl FnOnce(&mut Vm)
     let (mut vm, mut exchange) = (vm(&functions), exchange());
     let context = vm.open().unwrap_or_else(|failure| panic!("{failure}"));
     prepare(&mut vm);
-    let result = vm.lend(&mut exchange).on_headers(MessageSide::Request, context, rights, true);
+    let result = vm.lend(&mut exchange, |vm| vm.on_headers(MessageSide::Request, context, rights, true));
     Ran { vm, exchange, result, context }
 }
 

@@ -56,20 +56,21 @@ impl TriedModule {
         let context = vm.open()?;
         vm.on_tick()?;
         for side in [MessageSide::Request, MessageSide::Response] {
-            let mut loan = vm.lend(&mut exchange);
-            loan.on_headers(side, context, ALL, false)?;
-            let mut content = b"the content".to_vec();
-            loan.on_body(side, (context, ALL), &mut content, false)?;
-            loan.on_trailers(side, (context, ALL), &mut Trailers::default())?;
-            loan.take_answer(context);
+            vm.lend(&mut exchange, |vm| {
+                vm.on_headers(side, context, ALL, false)?;
+                let mut content = b"the content".to_vec();
+                vm.on_body(side, (context, ALL), &mut content, false)?;
+                vm.on_trailers(side, (context, ALL), &mut Trailers::default())
+            })?;
+            vm.take_answer(context);
         }
         let calls = vm.take_all_calls();
         for call in calls {
             let fields = vec![(b":status".to_vec(), b"204".to_vec())];
             let answer = CallAnswer { token: call.token, context: call.context, fields, ..CallAnswer::default() };
-            vm.lend(&mut exchange).on_answer(answer, ALL)?;
+            vm.lend(&mut exchange, |vm| vm.on_answer(answer, ALL))?;
         }
-        vm.lend(&mut exchange).close(context, ALL)
+        vm.lend(&mut exchange, |vm| vm.close(context, ALL))
     }
 }
 

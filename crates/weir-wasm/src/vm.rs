@@ -14,6 +14,7 @@ use weir_plugin::Exchange;
 use crate::abi::{CallbackAction, MapKind};
 use crate::engine::{EpochClock, engine, ticks};
 use crate::host;
+use crate::lent::{self, Borrower, LentExchange};
 use crate::limits;
 use crate::state::{CallAnswer, HostState, LocalAnswer, OutgoingCall, Outside, PluginFacts, ROOT, Rights};
 
@@ -436,10 +437,9 @@ impl Vm {
         state.in_flight = state.in_flight.saturating_sub(count);
     }
 
-    /// Lends it an exchange, until the loan is dropped.
-    pub(crate) fn lend<'v>(&'v mut self, exchange: &'v mut Exchange) -> Loan<'v> {
-        mem::swap(&mut self.store.data_mut().exchange, exchange);
-        Loan { vm: self, exchange }
+    /// Runs something while it has an exchange.
+    pub(crate) fn lend<R>(&mut self, exchange: &mut Exchange, run: impl FnOnce(&mut Vm) -> R) -> R {
+        lent::lend(self, exchange, run)
     }
 
     #[cfg(test)]
@@ -459,35 +459,9 @@ impl Vm {
     }
 }
 
-/// An instance that has an exchange: moved there and back, since the code of plugins must not refer to what may go away.
-pub(crate) struct Loan<'v> {
-    vm: &'v mut Vm,
-    exchange: &'v mut Exchange,
-}
-
-impl Loan<'_> {
-    pub(crate) fn exchange(&mut self) -> &mut Exchange {
-        &mut self.vm.store.data_mut().exchange
-    }
-}
-
-impl Deref for Loan<'_> {
-    type Target = Vm;
-
-    fn deref(&self) -> &Vm {
-        self.vm
-    }
-}
-
-impl DerefMut for Loan<'_> {
-    fn deref_mut(&mut self) -> &mut Vm {
-        self.vm
-    }
-}
-
-impl Drop for Loan<'_> {
-    fn drop(&mut self) {
-        mem::swap(&mut self.vm.store.data_mut().exchange, self.exchange);
+impl Borrower for Vm {
+    fn place(&mut self) -> &mut LentExchange {
+        &mut self.store.data_mut().exchange
     }
 }
 
