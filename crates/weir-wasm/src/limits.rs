@@ -10,6 +10,8 @@ pub(crate) const STACK_BYTES: usize = 512 << 10;
 pub(crate) const TABLE_ELEMENTS: usize = 100_000;
 /// The most bytes of content that a plugin holds of one message, within the budget of the node and of the client.
 pub(crate) const HELD_BYTES: u64 = 64 << 20;
+/// The most bytes that an instance keeps of the buffer for what it is given.
+pub(crate) const KEPT_BUFFER: usize = 64 << 10;
 /// The most pairs of a header map that a plugin writes, and their bytes.
 pub(crate) const PAIRS: usize = 1_000;
 pub(crate) const PAIR_BYTES: usize = 1 << 20;

@@ -1,8 +1,6 @@
 //! The properties of an exchange and of the plugin, by the names of Envoy's attributes. A path has a NUL between its parts. Numbers are
 //! eight bytes, the lowest first; times are nanoseconds.
 
-use std::borrow::Cow;
-
 use weir_plugin::Exchange;
 use weir_proto::RequestHead;
 
@@ -68,7 +66,7 @@ fn of_request(exchange: &Exchange, name: &[u8], field: Option<&[u8]>) -> Option<
     let head = &exchange.request;
     let value = |name: &[u8]| head.head.value(name).map(<[u8]>::to_vec);
     match name {
-        b"path" => Some(path(head).into_owned()),
+        b"path" => Some(path(head)),
         b"url_path" => Some(head.unmerged_path().to_vec()),
         b"query" => Some(head.query().unwrap_or_default().to_vec()),
         b"host" => Some(head.authority().to_vec()),
@@ -124,9 +122,16 @@ fn first(names: &str) -> Option<Vec<u8>> {
 }
 
 /// Path and query as they are forwarded.
-pub(crate) fn path(head: &RequestHead) -> Cow<'_, [u8]> {
-    match head.query() {
-        None => Cow::Borrowed(head.unmerged_path()),
-        Some(query) => Cow::Owned([head.unmerged_path(), b"?", query].concat()),
+pub(crate) fn path(head: &RequestHead) -> Vec<u8> {
+    let mut path = Vec::new();
+    write_path(head, &mut path);
+    path
+}
+
+pub(crate) fn write_path(head: &RequestHead, out: &mut Vec<u8>) {
+    out.extend_from_slice(head.unmerged_path());
+    if let Some(query) = head.query() {
+        out.push(b'?');
+        out.extend_from_slice(query);
     }
 }

@@ -71,7 +71,6 @@ pub(crate) struct ContextState {
     pub woken: Option<Rc<Notify>>,
 }
 
-impl ContextState {
 /// The values that the plugin has set (`proxy_set_property`), by path.
 #[derive(Debug, Default)]
 pub(crate) struct SetProperties {
@@ -82,6 +81,7 @@ pub(crate) struct SetProperties {
 /// By the numbers of contexts, which no client can choose.
 pub(crate) type ByContext<T> = HashMap<u32, T, foldhash::fast::RandomState>;
 
+impl ContextState {
     pub(crate) fn wake(&self) {
         if let Some(woken) = &self.woken {
             woken.notify_one();
@@ -120,7 +120,8 @@ pub(crate) struct CallAnswer {
 
 pub(crate) struct HostState {
     pub memory: Option<Memory>,
-    pub allocate: Option<TypedFunc<u32, u32>>,
+    /// In a box, since it is moved out and back for each use.
+    pub allocate: Option<Box<TypedFunc<u32, u32>>>,
     pub limit: InstanceLimit,
     pub facts: Arc<PluginFacts>,
     pub outside: Outside,
@@ -134,6 +135,8 @@ pub(crate) struct HostState {
     pub rights: Rights,
     /// The exchange of the current call; without one, an empty one.
     pub exchange: LentExchange,
+    /// What is being given to the plugin.
+    pub given: Vec<u8>,
     /// The content that the current call sees.
     pub request_body: Option<Vec<u8>>,
     pub response_body: Option<Vec<u8>>,
@@ -194,12 +197,13 @@ impl HostState {
             outside,
             context: ROOT,
             contexts: HashMap::default(),
-            rights: Rights::default(),
-            exchange: LentExchange::none(),
-            request_body: None,
-            response_body: None,
             answers: HashMap::default(),
             resumed: HashMap::default(),
+            rights: Rights::default(),
+            exchange: LentExchange::none(),
+            given: Vec::new(),
+            request_body: None,
+            response_body: None,
             request_trailers: None,
             response_trailers: None,
             call_answer: None,

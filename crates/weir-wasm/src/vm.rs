@@ -197,7 +197,7 @@ impl Vm {
         let memory = instance.get_memory(&mut store, "memory");
         let allocate = function(&instance, &mut store, "proxy_on_memory_allocate")
             .or_else(|| function(&instance, &mut store, "malloc"));
-        (store.data_mut().memory, store.data_mut().allocate) = (memory, allocate);
+        (store.data_mut().memory, store.data_mut().allocate) = (memory, allocate.map(Box::new));
         let callbacks = Callbacks::of(&instance, &mut store);
         facts.metrics.instances.fetch_add(1, Relaxed);
         let facts = Arc::clone(facts);

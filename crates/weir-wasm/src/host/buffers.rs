@@ -49,12 +49,13 @@ fn buffer(state: &HostState, kind: u32) -> Result<&[u8], HostStatus> {
 }
 
 fn get(mut guest: Guest<'_>, kind: u32, (start, most): (u32, u32), (at, size_at): (u32, u32)) -> HostAnswer {
-    let found = buffer(guest.state(), kind)?;
-    let start = (start as usize).min(found.len());
-    let end = start.saturating_add(most as usize).min(found.len());
-    // Copied, since the plugin allocates the memory for it before it is written there.
-    let found = found[start..end].to_vec();
-    guest.give(&found, at, size_at)
+    guest.give_written((at, size_at), |_, state, given| {
+        let found = buffer(state, kind)?;
+        let start = (start as usize).min(found.len());
+        let end = start.saturating_add(most as usize).min(found.len());
+        given.extend_from_slice(&found[start..end]);
+        Ok(())
+    })
 }
 
 fn set(mut guest: Guest<'_>, kind: u32, (start, most): (u32, u32), (at, size): (u32, u32)) -> HostAnswer {

@@ -1,11 +1,12 @@
 //! The header maps: heads with their pseudo fields, trailers, and answers of services.
 
+use weir_plugin::Exchange;
 use weir_proto::field::{self, Known};
-use weir_proto::{Head, RequestHead, ResponseHead, Trailers};
+use weir_proto::{Field, Head, RequestHead, ResponseHead, Trailers};
 
 use crate::abi::{HostStatus, MapKind};
 use crate::pairs::MapPair;
-use crate::properties::path;
+use crate::properties::{path, write_path};
 use crate::state::{Access, HostState};
 
 /// Fields that the gateway itself writes: those that frame the message or are for one hop, and `Host`, which is `:authority`.
@@ -22,7 +23,7 @@ pub(super) fn pairs(state: &HostState, kind: MapKind) -> Result<Vec<MapPair>, Ho
         MapKind::Request => {
             let head = &state.exchange.request;
             all.push((b":authority".to_vec(), head.authority().to_vec()));
-            all.push((b":path".to_vec(), path(head).into_owned()));
+            all.push((b":path".to_vec(), path(head)));
             all.push((b":method".to_vec(), head.method_name().to_vec()));
             all.push((b":scheme".to_vec(), state.exchange.scheme().into()));
             fields(&head.head, &mut all);
@@ -42,18 +43,24 @@ pub(super) fn pairs(state: &HostState, kind: MapKind) -> Result<Vec<MapPair>, Ho
 /// The number of pairs, for the callbacks that are told it.
 pub(crate) fn count(state: &HostState, kind: MapKind) -> u32 {
     match kind {
-        MapKind::Request => 4 + listed(&state.exchange.request.head).count() as u32,
-        MapKind::Response => 1 + listed(&state.exchange.response.head).count() as u32,
+        MapKind::Request => 4 + number_of_listed(&state.exchange.request.head),
+        MapKind::Response => 1 + number_of_listed(&state.exchange.response.head),
         _ => pairs(state, kind).map_or(0, |pairs| pairs.len() as u32),
     }
 }
 
-fn listed(head: &Head) -> impl Iterator<Item = (&[u8], &[u8])> {
-    head.fields().filter(|(name, _)| !field::same_name(name, b"host"))
+/// The fields that plugins see.
+fn listed(head: &Head) -> impl Iterator<Item = &Field> {
+    head.present().filter(|field| field.known != Known::Host)
+}
+
+fn number_of_listed(head: &Head) -> u32 {
+    listed(head).count() as u32
 }
 
 fn fields(head: &Head, all: &mut Vec<MapPair>) {
-    all.extend(listed(head).map(|(name, value)| (name.to_ascii_lowercase(), value.to_vec())));
+    let pair = |field: &Field| (head.slice(field.name).to_ascii_lowercase(), head.slice(field.value).to_vec());
+    all.extend(listed(head).map(pair));
 }
 
 fn of_trailers(trailers: Option<&Trailers>, all: &mut Vec<MapPair>) -> Result<(), HostStatus> {
@@ -85,34 +92,42 @@ fn allowed(state: &HostState, kind: MapKind, wanted: Access) -> Result<(), HostS
     if is_enough { Ok(()) } else { Err(HostStatus::BadArgument) }
 }
 
-/// The values of a name, with a comma between them.
-pub(super) fn get(state: &HostState, kind: MapKind, name: &[u8]) -> Result<Vec<u8>, HostStatus> {
+/// Appends the values of a name, with a comma between them.
+pub(super) fn write_value(state: &HostState, kind: MapKind, name: &[u8], out: &mut Vec<u8>) -> Result<(), HostStatus> {
     allowed(state, kind, Access::Read).map_err(|_| HostStatus::NotFound)?;
-    let exchange = &state.exchange;
-    let found = match (kind, name) {
-        (MapKind::Request, b":path") => path(&exchange.request).into_owned(),
-        (MapKind::Request, b":method") => exchange.request.method_name().to_vec(),
-        (MapKind::Request, b":authority" | b"host") => exchange.request.authority().to_vec(),
-        (MapKind::Request, b":scheme") => exchange.scheme().into(),
-        (MapKind::Request, _) => return joined(exchange.request.head.values(name)),
-        (MapKind::Response, b":status") => exchange.response.status.to_string().into_bytes(),
-        (MapKind::Response, _) => return joined(exchange.response.head.values(name)),
+    let exchange: &Exchange = &state.exchange;
+    match (kind, name) {
+        (MapKind::Request, b":path") => write_path(&exchange.request, out),
+        (MapKind::Request, b":method") => out.extend_from_slice(exchange.request.method_name()),
+        (MapKind::Request, b":authority" | b"host") => out.extend_from_slice(exchange.request.authority()),
+        (MapKind::Request, b":scheme") => out.extend_from_slice(exchange.scheme().as_bytes()),
+        (MapKind::Request, _) => return write_joined(exchange.request.head.values(name), out),
+        (MapKind::Response, b":status") => write_status(exchange.response.status, out),
+        (MapKind::Response, _) => return write_joined(exchange.response.head.values(name), out),
         _ => {
             let pairs = pairs(state, kind)?;
             let same = pairs.iter().filter(|(known, _)| field::same_name(known, name));
-            return joined(same.map(|(_, value)| &**value));
+            return write_joined(same.map(|(_, value)| &**value), out);
         }
-    };
-    Ok(found)
+    }
+    Ok(())
 }
 
-fn joined<'v>(mut values: impl Iterator<Item = &'v [u8]>) -> Result<Vec<u8>, HostStatus> {
-    let mut all = values.next().ok_or(HostStatus::NotFound)?.to_vec();
-    for value in values {
-        all.extend_from_slice(b", ");
-        all.extend_from_slice(value);
+/// By hand, since the formatting of any number costs more than the rest of the call.
+fn write_status(status: u16, out: &mut Vec<u8>) {
+    match status {
+        100..1_000 => out.extend([status / 100, status / 10 % 10, status % 10].map(|digit| b'0' + digit as u8)),
+        _ => out.extend_from_slice(status.to_string().as_bytes()),
     }
-    Ok(all)
+}
+
+fn write_joined<'v>(mut values: impl Iterator<Item = &'v [u8]>, out: &mut Vec<u8>) -> Result<(), HostStatus> {
+    out.extend_from_slice(values.next().ok_or(HostStatus::NotFound)?);
+    for value in values {
+        out.extend_from_slice(b", ");
+        out.extend_from_slice(value);
+    }
+    Ok(())
 }
 
 /// What is done with a field.

@@ -2,7 +2,7 @@
 
 use wasmtime::Linker;
 
-use super::guest::{Guest, HostAnswer, HostCaller, number};
+use super::guest::{Guest, HostAnswer, HostCaller, number, piece};
 use super::header_map::{self, MapChange};
 use crate::abi::{HostStatus, MapKind};
 use crate::pairs;
@@ -77,9 +77,9 @@ fn set_all(mut guest: Guest<'_>, kind: u32, at: u32, size: u32) -> HostAnswer {
 
 fn one(mut guest: Guest<'_>, kind: u32, name: (u32, u32), (at, size_at): (u32, u32)) -> HostAnswer {
     let kind = of(kind)?;
-    let (name, state) = guest.bytes(name.0, name.1)?;
-    let value = header_map::get(state, kind, name)?;
-    guest.give(&value, at, size_at)
+    guest.give_written((at, size_at), |memory, state, value| {
+        Ok(header_map::write_value(state, kind, piece(memory, name.0, name.1)?, value)?)
+    })
 }
 
 fn change(mut guest: Guest<'_>, kind: u32, name: (u32, u32), value: (u32, u32), how: MapChange) -> HostAnswer {
