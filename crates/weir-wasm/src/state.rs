@@ -239,8 +239,13 @@ impl HostState {
     }
 
     /// Logs what has been printed when a call into the plugin ends.
+    #[inline]
     pub(crate) fn end_lines(&mut self) {
-        (0..self.printed.len()).for_each(|output| self.end_line(output));
+        for output in 0..self.printed.len() {
+            if !self.printed[output].is_empty() {
+                self.end_line(output);
+            }
+        }
     }
 
     fn end_line(&mut self, output: usize) {

@@ -117,8 +117,9 @@ impl Drop for Vm {
 /// workers together.
 struct InstanceStore {
     store: Store<HostState>,
-    /// How long a call for an exchange may take.
+    /// How long a call for an exchange may take, also in ticks of the clock.
     callback_time: Duration,
+    callback_ticks: u64,
 }
 
 impl Deref for InstanceStore {
@@ -149,19 +150,33 @@ impl InstanceStore {
     }
 
     /// Calls a function for a context; `None` if the plugin has no such function.
+    #[inline]
     fn call<P: WasmParams, R: WasmResults>(
         &mut self,
         callback: Option<&TypedFunc<P, R>>,
-        (context, rights): (u32, Rights),
+        of: (u32, Rights),
         parameters: P,
     ) -> Result<Option<R>, PluginFailure> {
-        let Some(callback) = callback else { return Ok(None) };
+        match callback {
+            None => Ok(None),
+            Some(callback) => self.call_present(callback, of, parameters).map(Some),
+        }
+    }
+
+    fn call_present<P: WasmParams, R: WasmResults>(
+        &mut self,
+        callback: &TypedFunc<P, R>,
+        (context, rights): (u32, Rights),
+        parameters: P,
+    ) -> Result<R, PluginFailure> {
         let state = self.store.data_mut();
         (state.context, state.rights) = (context, rights);
-        let answer = self.call_for(self.callback_time, callback, parameters);
+        self.store.set_epoch_deadline(self.callback_ticks);
+        let answer = callback.call(&mut self.store, parameters);
         let state = self.store.data_mut();
+        state.end_lines();
         (state.context, state.rights) = (ROOT, Rights::default());
-        answer.map(Some)
+        answer.map_err(|error| failure(&error, self.callback_time))
     }
 
     fn content(&mut self, side: MessageSide) -> &mut Option<Vec<u8>> {
@@ -201,7 +216,8 @@ impl Vm {
         let callbacks = Callbacks::of(&instance, &mut store);
         facts.metrics.instances.fetch_add(1, Relaxed);
         let facts = Arc::clone(facts);
-        let store = InstanceStore { store, callback_time: facts.callback_time };
+        let callback_time = facts.callback_time;
+        let store = InstanceStore { store, callback_time, callback_ticks: ticks(callback_time) };
         let mut vm = Vm { store, callbacks, facts, next_context: ROOT + 1, serial, _clock: clock };
         vm.initialize(&instance)?;
         Ok(vm)
@@ -499,6 +515,7 @@ fn function<P: WasmParams, R: WasmResults>(
     instance.get_typed_func(store, name).ok()
 }
 
+#[cold]
 fn failure(error: &wasmtime::Error, time: Duration) -> PluginFailure {
     match error.downcast_ref::<Trap>() {
         Some(Trap::Interrupt) => PluginFailure::TimedOut(time),
