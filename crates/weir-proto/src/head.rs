@@ -143,13 +143,27 @@ impl Head {
         if !field::is_name(name) || !field::is_value(value) {
             return Err(BadField);
         }
-        let known = Known::parse(name);
+        self.add_line(name, Known::parse(name), value);
+        Ok(())
+    }
+
+    /// The same for a caller that has looked at the name before: `known` is what [`Known::parse`] has found.
+    pub fn add_known(&mut self, name: &[u8], known: Known, value: &[u8]) -> Result<(), BadField> {
+        debug_assert_eq!(known, Known::parse(name), "the field's meaning follows from its name");
+        if !field::is_name(name) || !field::is_value(value) {
+            return Err(BadField);
+        }
+        self.add_line(name, known, value);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn add_line(&mut self, name: &[u8], known: Known, value: &[u8]) {
         let name = self.append(name);
         self.bytes.extend_from_slice(b": ");
         let value = self.append(value);
         self.bytes.extend_from_slice(b"\r\n");
         self.push(name, value, known);
-        Ok(())
     }
 
     /// Replaces every field of this name by one.

@@ -10,8 +10,7 @@ use crate::properties::{path, write_path};
 use crate::state::{Access, HostState};
 
 /// Fields that the gateway itself writes: those that frame the message or are for one hop, and `Host`, which is `:authority`.
-fn is_of_gateway(name: &[u8]) -> bool {
-    let known = Known::parse(name);
+fn is_of_gateway(known: Known) -> bool {
     known.is_hop_by_hop() || matches!(known, Known::ContentLength | Known::Host)
 }
 
@@ -146,27 +145,33 @@ pub(super) fn change(
     change: MapChange,
 ) -> Result<(), HostStatus> {
     allowed(state, kind, Access::Write)?;
+    let known = Known::parse(name);
     match kind {
         MapKind::Request if name.starts_with(b":") => set_target(&mut state.exchange.request, name, value, change),
-        MapKind::Request if field::same_name(name, b"host") => {
+        MapKind::Request if known == Known::Host => {
             set_target(&mut state.exchange.request, b":authority", value, change)
         }
-        MapKind::Request => change_field(&mut state.exchange.request.head, name, value, change),
+        MapKind::Request => change_field(&mut state.exchange.request.head, (name, known), value, change),
         MapKind::Response if name.starts_with(b":") => set_status(&mut state.exchange.response, name, value, change),
-        MapKind::Response => change_field(&mut state.exchange.response.head, name, value, change),
+        MapKind::Response => change_field(&mut state.exchange.response.head, (name, known), value, change),
         MapKind::RequestTrailers => change_trailers(state.request_trailers.as_mut(), name, value, change),
         MapKind::ResponseTrailers => change_trailers(state.response_trailers.as_mut(), name, value, change),
         MapKind::CallAnswer | MapKind::CallTrailers => Err(HostStatus::BadArgument),
     }
 }
 
-fn change_field(head: &mut Head, name: &[u8], value: &[u8], change: MapChange) -> Result<(), HostStatus> {
+fn change_field(
+    head: &mut Head,
+    (name, known): (&[u8], Known),
+    value: &[u8],
+    change: MapChange,
+) -> Result<(), HostStatus> {
     // What the gateway writes by itself a plugin cannot make wrong: to remove the length of a body that it changes is what plugins do.
-    if is_of_gateway(name) {
+    if is_of_gateway(known) {
         return Ok(());
     }
     let done = match change {
-        MapChange::Add => head.add(name, value),
+        MapChange::Add => head.add_known(name, known, value),
         MapChange::Replace => head.set(name, value),
         MapChange::Remove => {
             head.remove(name);
