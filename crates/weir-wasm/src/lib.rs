@@ -5,6 +5,7 @@
 
 mod abi;
 mod content;
+mod contexts;
 mod engine;
 mod host;
 mod kept;

@@ -1,18 +1,17 @@
 //! What an instance has on the side of the host: its limits, its contexts, and what the current call into it may see.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::Notify;
 use wasmtime::{Memory, ResourceLimiter, TypedFunc};
 use weir_client::HttpClient;
 use weir_plugin::{Exchange, Services};
 use weir_proto::Trailers;
 
+use crate::contexts::{ByContext, ContextState, Contexts};
 use crate::lent::LentExchange;
 use crate::limits;
 use crate::log::{self, PluginLog};
@@ -63,32 +62,6 @@ pub(crate) struct Rights {
     pub calls: bool,
 }
 
-/// The context of an exchange, or that of the plugin. Only few have anything.
-#[derive(Debug, Default)]
-pub(crate) struct ContextState {
-    pub properties: Option<Box<SetProperties>>,
-    /// Wakes the exchange, from when it waits on.
-    pub woken: Option<Rc<Notify>>,
-}
-
-/// The values that the plugin has set (`proxy_set_property`), by path.
-#[derive(Debug, Default)]
-pub(crate) struct SetProperties {
-    pub values: HashMap<Vec<u8>, Vec<u8>>,
-    pub bytes: usize,
-}
-
-/// By the numbers of contexts, which no client can choose.
-pub(crate) type ByContext<T> = HashMap<u32, T, foldhash::fast::RandomState>;
-
-impl ContextState {
-    pub(crate) fn wake(&self) {
-        if let Some(woken) = &self.woken {
-            woken.notify_one();
-        }
-    }
-}
-
 /// A response that the plugin has made.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct LocalAnswer {
@@ -127,7 +100,7 @@ pub(crate) struct HostState {
     pub outside: Outside,
     /// The context that functions act for.
     pub context: u32,
-    pub contexts: ByContext<ContextState>,
+    pub contexts: Contexts,
     /// The responses that the plugin has made, until they are taken.
     pub answers: ByContext<LocalAnswer>,
     /// The contexts whose request the plugin has let go on, until this is asked.
@@ -171,19 +144,8 @@ impl HostState {
         if self.answers.is_empty() { None } else { self.answers.remove(&context) }
     }
 
-    /// Makes a context, unless there is one of this number.
-    pub(crate) fn make_context(&mut self, context: u32) -> bool {
-        match self.contexts.entry(context) {
-            Entry::Occupied(_) => false,
-            Entry::Vacant(place) => {
-                place.insert(ContextState::default());
-                true
-            }
-        }
-    }
-
     pub(crate) fn end_context(&mut self, context: u32) {
-        self.contexts.remove(&context);
+        self.contexts.remove(context);
         self.resumed(context);
         self.take_answer(context);
     }
@@ -196,7 +158,7 @@ impl HostState {
             facts: Arc::clone(facts),
             outside,
             context: ROOT,
-            contexts: HashMap::default(),
+            contexts: Contexts::new(),
             answers: HashMap::default(),
             resumed: HashMap::default(),
             rights: Rights::default(),
@@ -219,7 +181,7 @@ impl HostState {
 
     /// The context that functions act for, if it is still there.
     pub(crate) fn current(&mut self) -> Option<&mut ContextState> {
-        self.contexts.get_mut(&self.context)
+        self.contexts.get_mut(self.context)
     }
 
     /// Takes what the plugin prints, in any pieces. Each line that ends is logged; the rest of one that is too long is left out.

@@ -233,7 +233,7 @@ impl Vm {
         } else if let Some(start) = function::<(), ()>(instance, &mut self.store.store, "_start") {
             self.store.call_for(time, &start, ())?;
         }
-        self.store.data_mut().make_context(ROOT);
+        self.store.data_mut().contexts.add(ROOT);
         if let Some(create) = &self.callbacks.on_context_create {
             self.store.call_for(time, create, (ROOT, 0))?;
         }
@@ -278,7 +278,7 @@ impl Vm {
             let context = self.next_context;
             self.next_context = context.checked_add(1).unwrap_or(ROOT + 1);
             // There are far fewer exchanges at a time than numbers.
-            if self.store.data_mut().make_context(context) {
+            if self.store.data_mut().contexts.add(context) {
                 return context;
             }
         }
@@ -390,7 +390,7 @@ impl Vm {
         let (token, context) = (answer.token, answer.context);
         let state = self.store.data_mut();
         state.in_flight = state.in_flight.saturating_sub(1);
-        if !state.contexts.contains_key(&context) {
+        if !state.contexts.contains(context) {
             return Ok(());
         }
         let parameters =
@@ -424,7 +424,7 @@ impl Vm {
 
     /// What tells an exchange that the plugin has something for it.
     pub(crate) fn woken(&mut self, context: u32) -> Option<Rc<Notify>> {
-        let context = self.store.data_mut().contexts.get_mut(&context)?;
+        let context = self.store.data_mut().contexts.get_mut(context)?;
         Some(Rc::clone(context.woken.get_or_insert_default()))
     }
 

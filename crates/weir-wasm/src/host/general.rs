@@ -27,7 +27,7 @@ pub(super) fn add(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     linker.func_wrap("env", "proxy_done", |_: HostCaller<'_>| HostStatus::Ok as u32)?;
     linker.func_wrap("env", "proxy_set_effective_context", |mut caller: HostCaller<'_>, context: u32| {
         let state = caller.data_mut();
-        if !state.contexts.contains_key(&context) {
+        if !state.contexts.contains(context) {
             return HostStatus::BadArgument as u32;
         }
         state.context = context;
