@@ -258,11 +258,17 @@ impl Vm {
     }
 
     /// Sets what it reaches outside of the process.
+    #[inline]
     pub(crate) fn reach(&mut self, outside: &Outside) {
-        let known = &mut self.store.data_mut().outside;
-        if !Arc::ptr_eq(&known.services, &outside.services) {
-            *known = outside.clone();
+        if !Arc::ptr_eq(&self.store.data().outside.services, &outside.services) {
+            self.reach_other(outside);
         }
+    }
+
+    /// After a change of the configuration.
+    #[cold]
+    fn reach_other(&mut self, outside: &Outside) {
+        self.store.data_mut().outside = outside.clone();
     }
 
     /// Makes a context for an exchange.
