@@ -96,8 +96,10 @@ impl PreparedLoad {
             let head_only = template.method == "HEAD";
             requests.push(PreparedRequest { origin, template: template.clone(), target, body, wire, head_only });
         }
-        // HTTP/3 watches its socket for errors by a second descriptor.
-        let files = if matches!(plan.protocol, Protocol::Http3 { .. }) { 2 } else { 1 };
+        // HTTP/3 watches its socket for errors by a second descriptor. A connection that a redirect does not use again is closed
+        // while the next one is open.
+        let follows = plan.requests.iter().any(|request| request.follow_redirects > 0);
+        let files = if follows || matches!(plan.protocol, Protocol::Http3 { .. }) { 2 } else { 1 };
         let wanted = plan.connections as u64 * origins.len() as u64 * files + OTHER_FILES;
         allow_files(wanted)?;
         let flow = flow(plan, &origins, &requests)?;

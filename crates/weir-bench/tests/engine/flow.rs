@@ -1,10 +1,11 @@
 //! Requests that are made of data, and what is done with their answers.
 
 use std::io::Write as _;
+use std::net::Shutdown;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use crate::peer::{PeerDefinition, Seen, answer};
+use crate::peer::{PeerDefinition, Seen, Then, answer};
 use weir_bench::backend::{BackendServer, Config, TlsFiles};
 use weir_bench::engine::{
     AnswerCheck, AnswerCheckTally, AtEnd, CsvData, CsvOrder, FormPart, LoadPlan, LoadResult, Pacing, PlanVariable,
@@ -313,6 +314,45 @@ fn redirects_are_followed_up_to_their_bound() {
     };
     assert_eq!(failed(following("loop", 3)), "it was one redirect more than 3");
     assert!(failed(following("elsewhere", 3)).starts_with("it leads to http://192.0.2.1/, and only those within"));
+}
+
+/// Of the connections to a port, those whose client has closed first, and so keeps its own port: FIN_WAIT1, FIN_WAIT2, TIME_WAIT.
+fn closed_by_the_client(port: u16) -> usize {
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux has this table");
+    let closed_first = |line: &&str| {
+        let mut columns = line.split_whitespace().skip(2);
+        let (remote, state) = (columns.next().unwrap_or_default(), columns.next().unwrap_or_default());
+        remote.ends_with(&format!(":{port:04X}")) && matches!(state, "04" | "05" | "06")
+    };
+    table.lines().filter(closed_first).count()
+}
+
+#[test]
+fn connection_of_a_redirect_is_closed_by_the_server_that_has_said_so() {
+    // The server closes the first connection only when the next request has come over another one.
+    let (next_came, wait_for_next) = std::sync::mpsc::channel();
+    let (first_closed, wait_for_close) = std::sync::mpsc::channel();
+    let (wait_for_next, wait_for_close) = (Mutex::new(wait_for_next), Mutex::new(wait_for_close));
+    let limit = std::time::Duration::from_secs(20);
+    let peer = PeerDefinition::start(move |request, stream| {
+        if request.line.starts_with("GET /next") {
+            let _ = next_came.send(());
+            wait_for_close.lock().expect("no panic").recv_timeout(limit).expect("the first connection is closed");
+            answer(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nOK");
+            return Then::Close;
+        }
+        answer(stream, "HTTP/1.1 302 Found\r\nLocation: /next\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+        wait_for_next.lock().expect("no panic").recv_timeout(limit).expect("the next request comes");
+        let _ = stream.shutdown(Shutdown::Both);
+        let _ = first_closed.send(());
+        Then::Close
+    });
+    let following = RequestTemplate { follow_redirects: 1, ..RequestTemplate::get(peer.url()) };
+    for keep_alive in [true, false] {
+        let result = load(&LoadPlan { keep_alive, ..steps(vec![following.clone()], 5) });
+        assert_eq!((result.total.completed, result.total.failed(), result.connections.opened), (5, 0, 10));
+        assert_eq!(closed_by_the_client(peer.address.port()), 0);
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The connections of a thread: opening and closing them.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
@@ -16,6 +17,9 @@ use crate::engine::socket;
 
 /// The most connections being opened at the same time before a run, so that a listener's backlog does not overflow.
 const CONNECT_BURST: usize = 128;
+
+/// How long a connection stays open after its last response, for the peer to close it as announced.
+pub(super) const LINGER_NS: u64 = 1_000_000_000;
 
 /// A slot for the connections of one client to one origin, one after the other.
 pub(super) struct ConnectionSlot {
@@ -57,6 +61,9 @@ pub(super) struct Connector<'a> {
     pub(super) prepared: &'a PreparedLoad,
     pub(super) epoll: OwnedFd,
     pub(super) slots: Vec<ConnectionSlot>,
+    /// Connections that were replaced while the peer was about to close them, at most as many as there are slots, and when each is
+    /// closed at the latest. The side that closes first keeps the port for a minute (TIME_WAIT), and that should be the peer.
+    leaving: VecDeque<(u64, ClientStream)>,
     pub(super) buffers: StreamBuffers,
     pub(super) connections: Connections,
     pub(super) open: u64,
@@ -93,6 +100,7 @@ impl<'a> Connector<'a> {
             prepared,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).expect("the plan's check left room for this descriptor"),
             slots: slots.collect(),
+            leaving: VecDeque::new(),
             buffers: StreamBuffers::new(),
             connections: Connections::default(),
             open: 0,
@@ -232,6 +240,26 @@ impl<'a> Connector<'a> {
         }
         slot.stream = None;
         slot.state = ConnectionState::Empty;
+    }
+
+    /// Empties a slot whose peer has announced that it closes the connection, and leaves it the time to do so.
+    pub(super) fn leave(&mut self, index: usize, now: u64) {
+        let stream = self.slots[index].stream.take();
+        self.close(index);
+        let Some(stream) = stream else { return };
+        // Its events would be taken for those of the next connection in the slot.
+        let _ = epoll::delete(&self.epoll, stream.socket());
+        if self.leaving.len() == self.slots.len() {
+            self.leaving.pop_front();
+        }
+        self.leaving.push_back((now + LINGER_NS, stream));
+    }
+
+    /// Closes the connections whose peers have had enough time to do so.
+    pub(super) fn close_left(&mut self, now: u64) {
+        while self.leaving.front().is_some_and(|(latest, _)| *latest <= now) {
+            self.leaving.pop_front();
+        }
     }
 
     /// The slot of an event; `None` if its connection has been closed already.

@@ -14,7 +14,7 @@ use std::io::ErrorKind;
 
 use rustix::event::epoll::EventFlags;
 
-use self::connector::{ConnectionChange, ConnectionState, Connector};
+use self::connector::{ConnectionChange, ConnectionState, Connector, LINGER_NS};
 use self::requests::{FixedRequests, FlowRequests, RequestMaker};
 pub(super) use self::response::{ResponseParser, ResponseStep};
 use self::source::RequestSource;
@@ -32,9 +32,6 @@ const SWEEP_NS: u64 = 100_000_000;
 /// The delay before a closed-loop client retries after a failed connection, so that a dead target does not keep the
 /// generator busy.
 const RETRY_NS: u64 = 100_000_000;
-/// How long a connection stays open after its last response, for the peer to close it as announced.
-const LINGER_NS: u64 = 1_000_000_000;
-
 /// The longest duration of an empty poll; if it takes longer, another program had the processor.
 const LONGEST_POLL_NS: u64 = 5_000;
 
@@ -431,7 +428,8 @@ impl<R: RequestMaker> ClientThread<'_, R> {
         }
     }
 
-    /// Sends another request of the same exchange, on the same connection if that stays open.
+    /// Sends another request of the same exchange, on the same connection if that stays open. A new one is opened at once: the time
+    /// in which the peer closes the old one is no part of the exchange.
     fn send_again(&mut self, index: usize, all_sent: bool) {
         let slot = &mut self.connector.slots[index];
         let stream = slot.stream.as_mut().expect("the response came over it");
@@ -445,7 +443,7 @@ impl<R: RequestMaker> ClientThread<'_, R> {
             slot.state = ConnectionState::Ready;
             return self.send(index);
         }
-        self.connector.close(index);
+        self.connector.leave(index, self.now);
         if let Err(cause) = self.connector.connect(index, self.now) {
             self.fail(index, cause);
         }
@@ -510,6 +508,7 @@ impl<R: RequestMaker> ClientThread<'_, R> {
         if self.tickets.stopped() {
             self.cut();
         }
+        self.connector.close_left(self.now);
         for index in 0..self.connector.slots.len() {
             let slot = &self.connector.slots[index];
             if slot.state == ConnectionState::Empty || slot.state == ConnectionState::Ready || self.now < slot.deadline
