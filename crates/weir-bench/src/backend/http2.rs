@@ -47,7 +47,8 @@ async fn answer(
         .get(http::header::CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
     if is_grpc {
-        return grpc(body, respond).await;
+        tokio::time::sleep(host.delay()).await;
+        return grpc(&head.headers, body, respond).await;
     }
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
     let (status, content) = match action_of(&host, target).await {
@@ -117,30 +118,54 @@ impl BackendContent {
         }
     }
 
-    async fn send(mut self, send: &mut SendStream<Bytes>) -> Result<(), h2::Error> {
+    async fn send(self, send: &mut SendStream<Bytes>) -> Result<(), h2::Error> {
+        self.send_all(send, true).await
+    }
+
+    /// Sends the content; the stream goes on after it.
+    async fn send_part(self, send: &mut SendStream<Bytes>) -> Result<(), h2::Error> {
+        self.send_all(send, false).await
+    }
+
+    async fn send_all(mut self, send: &mut SendStream<Bytes>, ends: bool) -> Result<(), h2::Error> {
         while self.len() > 0 {
             send.reserve_capacity(self.len().min(PIECE as u64) as usize);
             // `None` means that the peer has reset the stream.
             let Some(room) = poll_fn(|context| send.poll_capacity(context)).await else { return Ok(()) };
             let piece = self.take(room?);
-            send.send_data(piece, self.len() == 0)?;
+            send.send_data(piece, ends && self.len() == 0)?;
         }
         Ok(())
     }
 }
 
-/// Echoes each length-prefixed message; the call ends with status 0.
-async fn grpc(mut body: RecvStream, mut respond: SendResponse<Bytes>) -> Result<(), h2::Error> {
+/// The most times that messages are sent back.
+const MOST_REPEATED: u32 = 100_000;
+
+/// Echoes each length-prefixed message, and all of them as often as the metadata asks for; the call ends with status 0 or the one
+/// that the metadata asks for.
+async fn grpc(metadata: &HeaderMap, mut body: RecvStream, mut respond: SendResponse<Bytes>) -> Result<(), h2::Error> {
+    let asked = |name: &str| metadata.get(name).and_then(|value| value.to_str().ok()?.parse::<u32>().ok());
     let response =
         Response::builder().header("content-type", "application/grpc").body(()).expect("the parts are valid");
     let mut send = respond.send_response(response, false)?;
-    while let Some(data) = body.data().await {
-        let data = data?;
-        body.flow_control().release_capacity(data.len())?;
-        send.send_data(data, false)?;
+    match asked("x-repeat") {
+        None => {
+            while let Some(data) = body.data().await {
+                let data = data?;
+                body.flow_control().release_capacity(data.len())?;
+                send.send_data(data, false)?;
+            }
+        }
+        Some(times) => {
+            let messages = collect(body).await?;
+            for _ in 0..times.min(MOST_REPEATED) {
+                BackendContent::Whole(messages.clone()).send_part(&mut send).await?;
+            }
+        }
     }
     let mut trailers = HeaderMap::new();
-    trailers.insert("grpc-status", HeaderValue::from_static("0"));
+    trailers.insert("grpc-status", HeaderValue::from(asked("x-status").unwrap_or(0)));
     send.send_trailers(trailers)
 }
 

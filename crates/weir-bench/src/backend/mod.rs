@@ -12,7 +12,7 @@
 //! | `/cpu/50us` | `OK` after that much processor time |
 //! | `/sse?rate=10&bytes=82&count=0` | events per second, bytes per event, number of events (0: for ever) |
 //! | any, with `Upgrade: websocket` | each message back; its bytes reversed when the path ends in `/reverse` |
-//! | any, with `Content-Type: application/grpc` over HTTP/2 | each message back |
+//! | any, with `Content-Type: application/grpc` over HTTP/2 | each message back; with the metadata `x-repeat: N` all of them N times, with `x-status: N` and then the status N |
 //!
 //! Or it speaks no HTTP, and returns the bytes of TCP connections, or datagrams, as they are ([`BackendCarries`]).
 

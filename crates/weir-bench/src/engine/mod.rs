@@ -12,6 +12,7 @@ pub mod result;
 mod fan_out_floor;
 mod flow;
 mod form;
+mod grpc;
 mod http1;
 mod interruptions;
 mod job;
@@ -24,12 +25,13 @@ mod streams;
 mod tls;
 
 pub use fan_out_floor::FanOutFloor;
+pub(crate) use grpc::status_words;
 pub use histogram::LatencyHistogram;
 pub use interruptions::Interruptions;
 pub use plan::{
-    AnswerCheck, AtEnd, ClientTls, CsvData, CsvOrder, EchoCheck, FormPart, LoadPlan, LoadTimeouts, Pacing, PlanData,
-    PlanError, PlanVariable, Protocol, Rate, RateStep, RequestBody, RequestTemplate, Selection, Spacing, StatusPattern,
-    StopCondition, Take, Think,
+    AnswerCheck, AtEnd, ClientTls, CsvData, CsvOrder, EchoCheck, FormPart, GrpcCall, LoadPlan, LoadTimeouts, Pacing,
+    PlanData, PlanError, PlanVariable, Protocol, Rate, RateStep, RequestBody, RequestTemplate, Selection, Spacing,
+    StatusPattern, StopCondition, Take, Think,
 };
 pub(crate) use prepare::{allow_files, check_pacing, filler};
 pub use result::{

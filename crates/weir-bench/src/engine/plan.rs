@@ -3,6 +3,7 @@
 mod answers;
 mod data;
 mod form;
+mod grpc;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub use self::answers::{AnswerCheck, StatusPattern, Take};
 pub use self::data::{AtEnd, CsvData, CsvOrder, PlanData, PlanVariable};
 pub use self::form::FormPart;
+pub use self::grpc::GrpcCall;
 
 /// One run of the load engine: what is sent, by how many clients, when, and until when.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -101,11 +103,15 @@ pub struct RequestTemplate {
     pub headers: Vec<(String, String)>,
     #[serde(default, skip_serializing_if = "RequestBody::is_empty")]
     pub body: RequestBody,
+    /// A call of gRPC instead of a request of HTTP. The body is its message as JSON, or a list of messages if the client sends a
+    /// stream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grpc: Option<GrpcCall>,
     /// Share of this request among all under [`Selection::Weighted`].
     #[serde(default = "default_weight")]
     pub weight: u32,
-    /// The statuses that are a success. Empty: 100 to 399. Responses with others are measured as well, and counted as
-    /// `unexpected`.
+    /// The statuses that are a success. Empty: 100 to 399, for a call of gRPC 0 (OK). Responses with others are measured as well,
+    /// and counted as `unexpected`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expect_status: Vec<u16>,
     /// Checks of the answer. One that fails is counted; the answer stays in the figures.
@@ -131,6 +137,7 @@ impl RequestTemplate {
             url: url.into(),
             headers: Vec::new(),
             body: RequestBody::Empty,
+            grpc: None,
             weight: 1,
             expect_status: Vec::new(),
             check: Vec::new(),
@@ -142,7 +149,8 @@ impl RequestTemplate {
 
     /// Whether it says which statuses are a success.
     pub fn names_statuses(&self) -> bool {
-        !self.expect_status.is_empty() || self.check.iter().any(|check| !check.status.is_empty())
+        let checks_status = self.check.iter().any(|check| !check.status.is_empty());
+        !self.expect_status.is_empty() || self.grpc.is_some() || checks_status
     }
 
     /// Whether its answers are looked at, or a redirect may lead to another request.
@@ -152,7 +160,8 @@ impl RequestTemplate {
 
     /// The label under which results list this request.
     pub fn label(&self) -> &str {
-        self.name.as_deref().unwrap_or(&self.url)
+        let call = self.grpc.as_ref().map(|grpc| grpc.call.as_str());
+        self.name.as_deref().or(call).unwrap_or(&self.url)
     }
 }
 
@@ -557,7 +566,7 @@ impl PlanError {
     }
 }
 
-/// Counts keyed by HTTP status.
+/// Counts keyed by the status of HTTP, or by that of gRPC, which is below 100.
 pub type Statuses = BTreeMap<u16, u64>;
 
 /// Header fields, as a list of pairs or as a map.

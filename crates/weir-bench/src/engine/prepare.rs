@@ -10,6 +10,7 @@ use rustls::pki_types::ServerName;
 
 use super::flow::{FlowPlace, FlowPlan, breaks_field, without_values};
 use super::form::{with_form_types, written};
+use super::grpc::{CallReader, PreparedCall, with_calls};
 use super::plan::{LoadPlan, Pacing, PlanError, Protocol, Rate, RequestBody, RequestTemplate};
 use super::tls;
 
@@ -60,6 +61,8 @@ pub(super) struct PreparedRequest {
     /// Path and query of the URL.
     pub target: String,
     pub body: Vec<u8>,
+    /// The call of gRPC whose messages are the body, as JSON.
+    pub call: Option<Arc<PreparedCall>>,
     /// The whole HTTP/1.1 request.
     pub wire: Vec<u8>,
     /// Whether the response has no body regardless of its head (RFC 9112 §6.3).
@@ -78,11 +81,11 @@ impl PreparedRequest {
 
 impl PreparedLoad {
     pub(super) fn new(plan: &LoadPlan) -> Result<Self, PlanError> {
-        let plan = &with_form_types(plan);
+        let plan = &with_calls(&with_form_types(plan))?;
         check_counts(plan)?;
         check_pacing(&plan.pacing)?;
         let mut origins: Vec<LoadOrigin> = Vec::new();
-        let mut requests = Vec::new();
+        let (mut requests, mut calls) = (Vec::new(), CallReader::default());
         for (index, template) in plan.requests.iter().enumerate() {
             let field = |name: &str| format!("requests[{index}].{name}");
             let (origin, target) = locate(plan, template, &field("url"))?;
@@ -92,9 +95,13 @@ impl PreparedLoad {
             });
             check_head(template, field)?;
             let body = content(&template.body, &field("body"))?;
+            let call = calls.read(template, field)?;
+            if let Some(call) = call.as_ref().filter(|_| !plan.has_values()) {
+                call.body(&body).map_err(|problem| PlanError::new(field("body"), problem))?;
+            }
             let wire = render(template, &origins[origin].authority, &target, &body, plan.keep_alive);
             let head_only = template.method == "HEAD";
-            requests.push(PreparedRequest { origin, template: template.clone(), target, body, wire, head_only });
+            requests.push(PreparedRequest { origin, template: template.clone(), target, body, call, wire, head_only });
         }
         // HTTP/3 watches its socket for errors by a second descriptor. A connection that a redirect does not use again is closed
         // while the next one is open.

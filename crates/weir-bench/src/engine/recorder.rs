@@ -75,12 +75,14 @@ impl TallyCounter {
     }
 
     fn clear(&mut self) {
-        let LoadTally { latency, service_time, first_byte, refused, lag, .. } = &mut self.tally;
-        for histogram in [latency, service_time, refused, lag].into_iter().chain(first_byte) {
+        let LoadTally { latency, service_time, first_byte, first_message, refused, lag, .. } = &mut self.tally;
+        for histogram in [latency, service_time, refused, lag].into_iter().chain(first_byte).chain(first_message) {
             histogram.clear();
         }
-        let LoadTally { latency, service_time, first_byte, refused, lag, .. } = std::mem::take(&mut self.tally);
-        self.tally = LoadTally { latency, service_time, first_byte, refused, lag, ..LoadTally::default() };
+        let kept = std::mem::take(&mut self.tally);
+        let LoadTally { latency, service_time, first_byte, first_message, refused, lag, .. } = kept;
+        self.tally =
+            LoadTally { latency, service_time, first_byte, first_message, refused, lag, ..LoadTally::default() };
         self.statuses.fill(0);
     }
 
@@ -258,6 +260,17 @@ impl Recorder {
     pub(super) fn first_byte(&mut self, request: usize, due: u64, ns: u64) {
         if self.belongs(due) {
             self.slice.tallies[request].tally.first_byte.get_or_insert_default().record(ns);
+        }
+    }
+
+    /// Counts the messages of a call, and the time in ns to the first one of a stream.
+    pub(super) fn messages(&mut self, request: usize, due: u64, count: u64, first_after: Option<u64>) {
+        if self.belongs(due) {
+            let tally = &mut self.slice.tallies[request].tally;
+            tally.messages += count;
+            if let Some(ns) = first_after {
+                tally.first_message.get_or_insert_default().record(ns);
+            }
         }
     }
 

@@ -81,7 +81,7 @@ pub struct LoadTally {
     pub due: u64,
     /// Complete answers, whatever their status.
     pub completed: u64,
-    /// Answers by status. Empty for protocols without statuses.
+    /// Answers by status; those of gRPC are below 100. Empty for protocols without statuses.
     pub statuses: Statuses,
     /// Answers with an unexpected status; they are part of `completed`.
     pub unexpected: u64,
@@ -103,6 +103,13 @@ pub struct LoadTally {
     /// From when a request was sent to the first byte of its answer, ns; absent if that was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_byte: Option<LatencyHistogram>,
+    /// The messages of answers to calls of gRPC.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub messages: u64,
+    /// From when a call of gRPC was sent to the first message of its answer, ns; absent without calls that are answered with a
+    /// stream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_message: Option<LatencyHistogram>,
     /// The service time of answers with an unexpected status, ns.
     #[serde(default, skip_serializing_if = "LatencyHistogram::is_empty")]
     pub refused: LatencyHistogram,
@@ -130,6 +137,10 @@ impl LoadTally {
         if let Some(theirs) = &other.first_byte {
             self.first_byte.get_or_insert_default().add(theirs);
         }
+        self.messages += other.messages;
+        if let Some(theirs) = &other.first_message {
+            self.first_message.get_or_insert_default().add(theirs);
+        }
         self.refused.add(&other.refused);
         self.lag.add(&other.lag);
     }
@@ -151,6 +162,11 @@ impl LoadTally {
     /// Requests that failed: without a complete answer, never sent, with an unexpected status or a failed check.
     pub fn failed(&self) -> u64 {
         self.errors.sum() + self.missed + self.unexpected + self.failed_checks
+    }
+
+    /// Answers with a status below 400, or OK of gRPC.
+    pub fn successes(&self) -> u64 {
+        self.class(2) + self.class(3) + self.statuses.get(&0).copied().unwrap_or(0)
     }
 
     /// Answers with a status of this class: 2 for 200 to 299.

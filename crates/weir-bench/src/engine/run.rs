@@ -277,8 +277,8 @@ impl<'a> Collector<'a> {
         self.progress.p50_ns = tally.latency.quantile(0.5);
         self.progress.p99_ns = tally.latency.quantile(0.99);
         self.progress.lag_p999_ns = tally.lag.quantile(0.999);
-        let LoadTally { latency, service_time, first_byte, lag, .. } = &mut interval.tally;
-        for histogram in [latency, service_time, lag].into_iter().chain(first_byte) {
+        let LoadTally { latency, service_time, first_byte, first_message, lag, .. } = &mut interval.tally;
+        for histogram in [latency, service_time, lag].into_iter().chain(first_byte).chain(first_message) {
             *histogram = histogram.packed();
         }
         self.intervals.push(interval);

@@ -8,7 +8,7 @@ pub(super) fn text(load: &LoadResult) -> String {
     let seconds = load.measured_ns as f64 / 1e9;
     let rate = |count: u64| count as f64 / seconds.max(1e-9);
     let counter = |count: u64, contains: &str| json!({ "type": "counter", "contains": contains, "values": { "count": count, "rate": rate(count) } });
-    let failed = total.errors.sum() + total.completed - total.class(2) - total.class(3);
+    let failed = total.errors.sum() + total.completed - total.successes();
     let asked = total.completed + total.errors.sum();
     let summary = json!({
         "metrics": {

@@ -40,7 +40,7 @@ pub(super) fn text(cell: &Cell, load: &LoadResult) -> String {
         let read = errors.reset + errors.closed + errors.protocol + errors.mismatch;
         let _ = writeln!(text, "  Socket errors: connect {connect}, read {read}, write 0, timeout {}", errors.timeout);
     }
-    let bad = load.total.completed - load.total.class(2) - load.total.class(3);
+    let bad = load.total.completed - load.total.successes();
     if bad > 0 && !load.total.statuses.is_empty() {
         let _ = writeln!(text, "  Non-2xx or 3xx responses: {bad}");
     }

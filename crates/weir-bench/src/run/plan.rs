@@ -263,6 +263,7 @@ fn requests(row: &ScenarioRow, scheme: &str, to: &LoadDestination) -> Vec<Reques
                     (None, 0) => RequestBody::Empty,
                     (None, bytes) => RequestBody::Sized(bytes),
                 },
+                grpc: kind.grpc.clone(),
                 weight: kind.weight,
                 expect_status: kind.expect_status.clone(),
                 check: kind.check.clone(),
@@ -297,6 +298,7 @@ fn path(row: &ScenarioRow, kind: &RequestSpec) -> String {
     match &row.speak {
         Speak::WebSocket { .. } => "/reverse".to_owned(),
         Speak::Sse { event_bytes, per_second } => format!("/sse?rate={per_second}&bytes={event_bytes}"),
+        _ if kind.grpc.is_some() => String::new(),
         Speak::Http1 | Speak::Http2 { .. } | Speak::Http3 { .. } | Speak::WebSub { .. } | Speak::Idle => {
             kind.path.clone()
         }

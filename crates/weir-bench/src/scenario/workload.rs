@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Scenario, ScenarioRow};
-use crate::engine::{AnswerCheck, Pacing, PlanData, Rate, Take, check_pacing};
+use crate::engine::{AnswerCheck, GrpcCall, Pacing, PlanData, Rate, Take, check_pacing};
 
 /// The load, unless a row sets its own.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -128,6 +128,11 @@ pub struct RequestSpec {
     /// The content of the body, instead of `body_bytes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
+    /// A call of gRPC instead of a request of HTTP; `method` and `path` have no effect. `body` is its message as JSON, or a list of
+    /// messages if the client sends a stream. Needs `speak` with HTTP/2, and through a gateway `backend: { http2: true }`. The
+    /// backend returns each message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grpc: Option<GrpcCall>,
     /// The weight of the request, if requests are selected at random.
     #[serde(skip_serializing_if = "super::is_one")]
     pub weight: u32,
@@ -161,6 +166,7 @@ impl Default for RequestSpec {
             headers: BTreeMap::new(),
             body_bytes: 0,
             body: None,
+            grpc: None,
             weight: 1,
             expect_status: Vec::new(),
             check: Vec::new(),
@@ -219,6 +225,12 @@ impl Scenario {
                     "{place}: pacing applies to requests only; other protocols use `per_second`, idle has no rate"
                 ));
             }
+            let kinds = std::iter::once(&row.request).chain(&row.requests);
+            if !matches!(row.speak, Speak::Http2 { .. }) && kinds.clone().any(|request| request.grpc.is_some()) {
+                problems.push(format!(
+                    "{place}.speak: a call of gRPC needs HTTP/2; write speak: {{ protocol: http2, streams: 1 }}"
+                ));
+            }
             if row.requests.is_empty() {
                 problems.extend(request_problems(&format!("{place}.request"), &row.request, self.tls(row)));
                 continue;
@@ -262,8 +274,12 @@ fn request_problems(place: &str, request: &RequestSpec, tls: bool) -> Vec<String
     if method.is_empty() || !method.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-') {
         problems.push(format!("{place}.method: \"{method}\" is not a method; try GET"));
     }
-    if let Some(status) = expect_status.iter().find(|status| !(100..600).contains(*status)) {
-        problems.push(format!("{place}.expect_status: {status} is not between 100 and 599"));
+    let (known, range) = match request.grpc {
+        Some(_) => (0..17, "0 and 16, the statuses of gRPC"),
+        None => (100..600, "100 and 599"),
+    };
+    if let Some(status) = expect_status.iter().find(|status| !known.contains(*status)) {
+        problems.push(format!("{place}.expect_status: {status} is not between {range}"));
     }
     if tls && host.is_some() {
         problems.push(format!(

@@ -3,6 +3,7 @@
 mod backend;
 mod echo;
 mod flow;
+mod grpc;
 mod http1;
 mod peer;
 mod streams;

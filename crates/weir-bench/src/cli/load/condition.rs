@@ -38,6 +38,7 @@ enum MeasuredTime {
     Latency,
     Service,
     FirstByte,
+    FirstMessage,
     Pass,
 }
 
@@ -107,6 +108,7 @@ fn figure(name: &str) -> Option<FailFigure> {
     let (time, statistic) = match name.split_once('.') {
         Some(("service", rest)) => (MeasuredTime::Service, rest),
         Some(("first_byte", rest)) => (MeasuredTime::FirstByte, rest),
+        Some(("first_message", rest)) => (MeasuredTime::FirstMessage, rest),
         Some(("pass", rest)) => (MeasuredTime::Pass, rest),
         _ => (MeasuredTime::Latency, name),
     };
@@ -171,6 +173,7 @@ impl FailCondition {
                     MeasuredTime::Latency => Some(&tally.latency),
                     MeasuredTime::Service => Some(&tally.service_time),
                     MeasuredTime::FirstByte => tally.first_byte.as_ref(),
+                    MeasuredTime::FirstMessage => tally.first_message.as_ref(),
                     MeasuredTime::Pass => {
                         result.flow.as_ref().and_then(|flow| flow.passes.as_ref()).map(|passes| &passes.time)
                     }
@@ -198,6 +201,9 @@ impl FailCondition {
                 }
             }
             (_, FailFigure::Time(MeasuredTime::FirstByte, _)) => "it was not measured (--first-byte)".to_owned(),
+            (_, FailFigure::Time(MeasuredTime::FirstMessage, _)) => {
+                "no call of gRPC was answered with a stream of messages".to_owned()
+            }
             (_, FailFigure::Time(MeasuredTime::Pass, _)) => "no pass through all requests was completed".to_owned(),
             (_, FailFigure::Errors | FailFigure::Checks) => "no request was due in the measured time".to_owned(),
             _ => "there was no answer".to_owned(),
@@ -246,6 +252,10 @@ mod tests {
     fn condition_without_a_figure_is_met() {
         assert_eq!(outcome("p99[pay]>20ms"), (true, "there is no request pay, but log in".to_owned()));
         assert_eq!(outcome("first_byte.p99>20ms"), (true, "it was not measured (--first-byte)".to_owned()));
+        assert_eq!(
+            outcome("first_message.p99>20ms"),
+            (true, "no call of gRPC was answered with a stream of messages".to_owned())
+        );
         assert_eq!(outcome("service.p99>20ms"), (true, "there was no answer".to_owned()));
         assert_eq!(outcome("pass.p99>20ms"), (true, "no pass through all requests was completed".to_owned()));
         let mut twice = result();

@@ -2,6 +2,7 @@
 
 mod condition;
 mod data;
+mod grpc;
 mod report;
 mod verdict;
 
@@ -30,6 +31,7 @@ use crate::errors::{FileError, ValueError};
 
 pub use self::condition::{ConditionOutcome, FailCondition};
 use self::data::DataArguments;
+use self::grpc::GrpcArguments;
 pub use self::report::report;
 pub use self::verdict::verdict;
 
@@ -101,7 +103,7 @@ pub struct LoadArguments {
     /// HTTP/1.1, tcp: opens a connection for each request or message; udp: uses another port for each datagram
     #[arg(long, alias = "disable-keepalive")]
     no_keepalive: bool,
-    /// The protocol [default: http1; websocket for ws:// and wss://; tcp for tcp:// and tls://; udp for udp://]
+    /// The protocol [default: http1; http2 with --call; websocket for ws:// and wss://; tcp for tcp:// and tls://; udp for udp://]
     #[arg(short, long, value_enum)]
     protocol: Option<ProtocolName>,
     /// HTTP/2, HTTP/3: concurrent streams on each connection
@@ -148,13 +150,15 @@ pub struct LoadArguments {
     #[arg(long, hide = true)]
     latency: bool,
     /// The run has failed if this is true, and the exit status is 1: `p99>20ms`, `mean`, `max`, `service.p99` (from when a
-    /// request was sent), `first_byte.p99`, `pass.p99` (all requests in sequence), `errors>0.1%`, `checks>0`, `rate<1000`;
+    /// request was sent), `first_byte.p99`, `first_message.p99` (of gRPC), `pass.p99` (all requests in sequence), `errors>0.1%`, `checks>0`, `rate<1000`;
     /// `p99[NAME]` of one request. Can be given several times
     #[arg(long, value_name = "CONDITION", help_heading = "Data and checks")]
     fail_if: Vec<FailCondition>,
-    // Last, since its heading in the help text is that of all options after it.
+    // Last, since the heading of each in the help text is that of all options after it.
     #[command(flatten)]
     values: DataArguments,
+    #[command(flatten)]
+    grpc: GrpcArguments,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -274,6 +278,7 @@ fn with_percentiles(result: &LoadResult) -> io::Result<serde_json::Value> {
     let passes = result.flow.as_ref().and_then(|flow| flow.passes.as_ref()).map(|passes| &passes.time);
     let more = [
         ("first_byte", result.total.first_byte.as_ref()),
+        ("first_message", result.total.first_message.as_ref()),
         ("pass", passes),
         ("connect", Some(&result.connections.connect_time).filter(|times| !times.is_empty())),
         ("tls", result.connections.tls_time.as_ref()),
@@ -352,6 +357,7 @@ fn plan(args: LoadArguments) -> Result<LoadPlan, LoadCommandError> {
         )
     };
     args.values.apply(&mut plan);
+    args.grpc.apply(&mut plan);
     Ok(plan)
 }
 
@@ -359,6 +365,7 @@ fn protocol(args: &LoadArguments, requests: &[RequestTemplate]) -> Protocol {
     let begins = |scheme: &str| requests.iter().any(|request| request.url.starts_with(scheme));
     let is_stream = begins("tcp:") || begins("tls:");
     let by_url = match () {
+        () if args.grpc.is_used() => ProtocolName::Http2,
         () if begins("ws") => ProtocolName::Websocket,
         () if is_stream => ProtocolName::Tcp,
         () if begins("udp:") => ProtocolName::Udp,
@@ -540,6 +547,13 @@ mod tests {
             Protocol::Idle { first_request: false }
         );
         assert_eq!(parsed("http://a/ --source 127.0.0.2-127.0.0.4").expect("a range").source_addresses.len(), 3);
+        let call = parsed("http://a/ --call a.B/C --proto b.proto --deadline 2s --data {}").expect("a call");
+        assert_eq!(call.protocol, Protocol::Http2 { streams: 1 });
+        let grpc = call.requests[0].grpc.as_ref().expect("it is a call");
+        assert_eq!(
+            (grpc.call.as_str(), grpc.proto.as_path(), grpc.deadline_ms),
+            ("a.B/C", Path::new("b.proto"), Some(2_000))
+        );
     }
 
     #[test]
@@ -612,6 +626,9 @@ mod tests {
             ("http://a/ --fail-if p99", "try 'p99>20ms'"),
             ("http://a/ -F x", "try user=ann"),
             ("http://a/ --csv-end stop", "required"),
+            ("http://a/ --call a.B/C", "--proto <FILE>"),
+            ("http://a/ --proto b.proto", "--call <METHOD>"),
+            ("http://a/ --call a.B/C --proto b.proto --data-size 5", "cannot be used"),
         ] {
             let error = parsed(line).expect_err(line);
             assert!(error.contains(hint), "{line}: {error}");

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use super::verdict::verdict;
 use crate::engine::{
-    AnswerCheckTally, LatencyHistogram, LoadPlan, LoadResult, LoadTally, Pacing, Rate, Spacing, Think,
+    AnswerCheckTally, LatencyHistogram, LoadPlan, LoadResult, LoadTally, Pacing, Rate, RequestTemplate, Spacing, Think,
+    status_words,
 };
 
 /// The percentiles of the table.
@@ -22,7 +23,7 @@ const SHARES: [(&str, f64); 7] = [
 pub fn report(plan: &LoadPlan, result: &LoadResult) -> String {
     let mut text = String::new();
     let total = &result.total;
-    let urls: Vec<&str> = plan.requests.iter().map(|request| request.url.as_str()).collect();
+    let urls: Vec<String> = plan.requests.iter().map(asked).collect();
     let _ = writeln!(
         text,
         "{} for {}: {}, {} on {}, {}\n",
@@ -68,6 +69,14 @@ pub fn report(plan: &LoadPlan, result: &LoadResult) -> String {
     text
 }
 
+/// The URL of a request, with the method of a call of gRPC.
+fn asked(request: &RequestTemplate) -> String {
+    match &request.grpc {
+        Some(grpc) => format!("{}/{}", request.url.trim_end_matches('/'), grpc.call),
+        None => request.url.clone(),
+    }
+}
+
 /// A label and its text.
 type ReportLine = (&'static str, String);
 
@@ -87,7 +96,8 @@ fn answers(plan: &LoadPlan, result: &LoadResult) -> Vec<ReportLine> {
         lines.extend([("due", due), ("on schedule", on_schedule(total))]);
     }
     if !total.statuses.is_empty() {
-        let statuses = total.statuses.iter().map(|(status, count)| format!("{status}: {}", thousands(*count)));
+        let statuses =
+            total.statuses.iter().map(|(status, count)| format!("{}: {}", status_words(*status), thousands(*count)));
         lines.push(("statuses", statuses.collect::<Vec<_>>().join(", ")));
     }
     lines.push(("errors", causes(&total.errors.by_cause())));
@@ -102,6 +112,14 @@ fn steps(result: &LoadResult) -> Vec<ReportLine> {
     let mut lines = Vec::new();
     if let Some(times) = &result.total.first_byte {
         lines.push(("first byte", format!("{} after a request was sent", middle_and_99(times))));
+    }
+    if let Some(times) = &result.total.first_message {
+        lines.push(("first message", format!("{} after a call was sent", middle_and_99(times))));
+    }
+    if result.total.messages > 0 {
+        let (messages, calls) = (result.total.messages, result.total.completed.max(1));
+        let per_call = rate(messages as f64 / calls as f64);
+        lines.push(("messages", format!("{} received, {per_call} for each answered call", thousands(messages))));
     }
     if let Some(passes) = result.flow.as_ref().and_then(|flow| flow.passes.as_ref()) {
         let times = match passes.completed {

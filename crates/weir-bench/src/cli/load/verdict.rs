@@ -76,6 +76,9 @@ fn failures(plan: &LoadPlan, result: &LoadResult) -> Vec<String> {
         if plan.has_values() && plan.protocol.streams().is_some() {
             sentences.push("Or a URL with its values was longer than 65,534 bytes, and was not sent.".to_owned());
         }
+        if plan.has_values() && plan.requests.iter().any(|request| request.grpc.is_some()) {
+            sentences.push("Or a message with its values did not fit its definition, and was not sent.".to_owned());
+        }
     }
     if total.unexpected > 0 {
         sentences.push(format!("{} answers had a status that is not a success.", total.unexpected));

@@ -70,6 +70,16 @@ impl CapturedAnswer {
         }
     }
 
+    /// Whether bodies are looked at.
+    pub(in crate::engine) fn keeps_body(&self) -> bool {
+        self.needs.body
+    }
+
+    /// A part of the body is missing, because it is too long.
+    pub(in crate::engine) fn cut(&mut self) {
+        self.is_cut = true;
+    }
+
     /// The values of a field, in their order.
     pub(super) fn fields<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
         let named = self.fields.iter().filter(move |(known, _)| known.eq_ignore_ascii_case(name));

@@ -6,6 +6,7 @@ use regex::bytes::Regex;
 
 use super::answer::{AnswerPart, CompleteAnswer, NeededParts, NoValue};
 use super::template::{TextTemplate, ValuePlace};
+use crate::engine::grpc::{status_named, status_words};
 use crate::engine::plan::{AnswerCheck, StatusPattern, Take};
 
 /// The longest part of a value in an example, in characters.
@@ -97,7 +98,7 @@ impl PreparedCheck {
         match &self.rule {
             CheckRule::Status(ranges) => {
                 let matched = ranges.iter().any(|range| range.contains(&status));
-                if matched == self.is_not { Err(format!("it was {status}")) } else { Ok(()) }
+                if matched == self.is_not { Err(format!("it was {}", status_words(status))) } else { Ok(()) }
             }
             CheckRule::Value(part, comparison) => {
                 let value = match answer.value(part) {
@@ -150,10 +151,16 @@ fn status_range(pattern: &StatusPattern) -> Result<RangeInclusive<u16>, String> 
             }
             _ => None,
         },
-        None => text.parse::<u16>().ok().map(|status| status..=status),
+        None => {
+            let of_http = text.parse().ok().filter(|status| (100..=599).contains(status));
+            of_http.or_else(|| status_named(&text)).map(|status| status..=status)
+        }
     };
-    range.filter(|range| (100..=599).contains(range.start())).ok_or_else(|| {
-        format!("`status`: \"{text}\" is neither a status between 100 and 599 nor a class; try 200 or 2xx")
+    range.ok_or_else(|| {
+        format!(
+            "`status`: \"{text}\" is neither a status between 100 and 599, nor a class, nor a status of gRPC; try 200, 2xx or \
+             NOT_FOUND"
+        )
     })
 }
 
@@ -260,6 +267,15 @@ mod tests {
     }
 
     #[test]
+    fn status_of_a_call_is_named() {
+        let check =
+            AnswerCheck { status: vec![StatusPattern::Class("NOT_FOUND".to_owned())], ..AnswerCheck::default() };
+        assert_eq!(outcome(&check, 5, "").1, Ok(()));
+        assert_eq!(outcome(&check, 14, "").1, Err("it was UNAVAILABLE".to_owned()));
+        assert_eq!(outcome(&check, 404, "").1, Err("it was 404".to_owned()));
+    }
+
+    #[test]
     fn fault_of_a_check_says_what_would_be_right() {
         let fault = |check: AnswerCheck| PreparedCheck::read(&check, &["user".to_owned()]).expect_err("a fault");
         assert!(fault(AnswerCheck { equals: text("${a}"), ..AnswerCheck::default() }).contains("${a} is not a name"));
@@ -270,8 +286,10 @@ mod tests {
         );
         for class in ["9xx", "700xx", "+2xx", "xx", "02xx"] {
             let status = vec![StatusPattern::Class(class.to_owned())];
-            let wanted =
-                format!("`status`: \"{class}\" is neither a status between 100 and 599 nor a class; try 200 or 2xx");
+            let wanted = format!(
+                "`status`: \"{class}\" is neither a status between 100 and 599, nor a class, nor a status of gRPC; \
+             try 200, 2xx or NOT_FOUND"
+            );
             assert_eq!(fault(AnswerCheck { status, ..AnswerCheck::default() }), wanted);
         }
         let two = AnswerCheck { equals: text("a"), contains: text("b"), ..AnswerCheck::default() };

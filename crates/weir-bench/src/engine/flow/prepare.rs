@@ -242,7 +242,11 @@ impl FlowRequestReader<'_> {
             return self.form(pieces(parts).map_err(self.wrong("body"))?);
         }
         let Ok(text) = std::str::from_utf8(self.place.body) else { return self.binary() };
-        let text = TextTemplate::read(text, &self.sources.names, body_place(&self.template.headers, text));
+        let place = match &self.template.grpc {
+            Some(_) => ValuePlace::Json,
+            None => body_place(&self.template.headers, text),
+        };
+        let text = TextTemplate::read(text, &self.sources.names, place);
         text.map(|text| FlowBody::Pieces(vec![BodyPiece::Text(text)])).map_err(self.wrong("body"))
     }
 

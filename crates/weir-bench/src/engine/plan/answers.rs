@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AnswerCheck {
-    /// The answer has one of these statuses: a number, or a class such as `2xx`. Replaces `expect_status`.
+    /// The answer has one of these statuses: a number, a class such as `2xx`, or a status of gRPC such as `NOT_FOUND`. Replaces
+    /// `expect_status`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub status: Vec<StatusPattern>,
     /// The value of this header field is checked. Without a comparison, the answer has to contain the field.
@@ -37,7 +38,7 @@ pub struct AnswerCheck {
 pub enum StatusPattern {
     /// A status.
     Code(u16),
-    /// A class such as `2xx`, or a status as a text.
+    /// A class such as `2xx`, a status of gRPC such as `NOT_FOUND`, or a status as a text.
     Class(String),
 }
 

@@ -4,13 +4,19 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
-use h2::{Reason, SendStream};
+use h2::{Reason, RecvStream, SendStream};
+use http::HeaderMap;
 use tokio::task::spawn_local;
+use tokio::time::timeout;
 
 use super::dial::dial;
 use super::multiplexed::{Multiplexed, MultiplexedRequest, WINDOW, captured_head};
 use super::{Answered, PreparedStreams};
+use crate::engine::clock::now_ns;
 use crate::engine::flow::CapturedAnswer;
+use crate::engine::grpc::{
+    DEADLINE_EXCEEDED, MessageReader, NotMessages, OK, PreparedCall, ReceivedMessage, status_sent,
+};
 use crate::engine::recorder::Cause;
 
 pub(super) struct DialedHttp2(SendRequest<Bytes>);
@@ -47,11 +53,11 @@ impl Multiplexed for DialedHttp2 {
         if !body.is_empty() {
             send.send_data(body.clone(), true).map_err(|error| cause(&error))?;
         }
-        let response = match response.await {
-            // RFC 9113 §8.7
-            Err(error) if error.is_remote() && error.reason() == Some(Reason::REFUSED_STREAM) => return Ok(None),
-            response => response.map_err(|error| cause(&error))?,
-        };
+        if let Some(call) = &request.call {
+            let answered = within_deadline(call, call_answer(call, response, capture)).await?;
+            return Ok(answered.map(|answered| Answered { sent: body.len() as u64, ..answered }));
+        }
+        let Some(response) = received_head(response.await)? else { return Ok(None) };
         let status = response.status().as_u16();
         let first_byte = captured_head(capture, response.status(), response.headers());
         let mut content = response.into_body();
@@ -63,7 +69,104 @@ impl Multiplexed for DialedHttp2 {
             content.flow_control().release_capacity(data.len()).map_err(|error| cause(&error))?;
         }
         content.trailers().await.map_err(|error| cause(&error))?;
-        Ok(Some(Answered { status: Some(status), sent: body.len() as u64, received, first_byte, judged: None }))
+        let sent = body.len() as u64;
+        Ok(Some(Answered { status: Some(status), sent, received, first_byte, ..Answered::default() }))
+    }
+}
+
+/// The head of an answer; `None` if the server has not processed the request (RFC 9113 §8.7).
+fn received_head(
+    response: Result<http::Response<RecvStream>, h2::Error>,
+) -> Result<Option<http::Response<RecvStream>>, Cause> {
+    match response {
+        Err(error) if error.is_remote() && error.reason() == Some(Reason::REFUSED_STREAM) => Ok(None),
+        response => response.map(Some).map_err(|error| cause(&error)),
+    }
+}
+
+/// Ends a call at its deadline; the stream is reset when its answer is dropped.
+async fn within_deadline(
+    call: &PreparedCall,
+    answer: impl Future<Output = Result<Option<Answered>, Cause>>,
+) -> Result<Option<Answered>, Cause> {
+    let Some(deadline) = call.deadline else { return answer.await };
+    let late = || Ok(Some(Answered { status: Some(DEADLINE_EXCEEDED), ..Answered::default() }));
+    timeout(deadline, answer).await.unwrap_or_else(|_| late())
+}
+
+/// The answer to a call. Its status is that of gRPC, or that of HTTP if it is not 200 and there is no other.
+async fn call_answer(
+    call: &PreparedCall,
+    response: ResponseFuture,
+    capture: &mut CapturedAnswer,
+) -> Result<Option<Answered>, Cause> {
+    let Some(response) = received_head(response.await)? else { return Ok(None) };
+    let first_byte = captured_head(capture, response.status(), response.headers());
+    let (head, mut content) = response.into_parts();
+    let mut answered = Answered { first_byte, ..Answered::default() };
+    let (mut reader, mut json) = (MessageReader::new(capture.keeps_body()), AnswerJson::default());
+    let is_grpc = head
+        .headers
+        .get(http::header::CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+    while let Some(data) = content.data().await {
+        let data = data.map_err(|error| cause(&error))?;
+        answered.received += data.len() as u64;
+        content.flow_control().release_capacity(data.len()).map_err(|error| cause(&error))?;
+        if is_grpc {
+            let read = reader.feed(&data, |message| json.add(call, message, capture));
+            read.map_err(|NotMessages| Cause::Protocol)?;
+            if reader.count() > 0 && call.answers_with_stream() {
+                answered.first_message.get_or_insert_with(now_ns);
+            }
+        }
+    }
+    json.end(call, capture);
+    let trailers = content.trailers().await.map_err(|error| cause(&error))?.unwrap_or_default();
+    trailers.iter().for_each(|(name, value)| capture.field(name.as_str(), value.as_bytes()));
+    let sent = |fields: &HeaderMap| fields.get("grpc-status").map(|value| status_sent(value.as_bytes()));
+    let status = match sent(&trailers).or_else(|| sent(&head.headers)) {
+        Some(status) => status,
+        None if head.status != http::StatusCode::OK => head.status.as_u16(),
+        None => return Err(Cause::Protocol),
+    };
+    // A call that is answered with one message has one, if it succeeded.
+    let is_whole = reader.is_at_end() && (status != OK || call.answers_with_stream() || reader.count() == 1);
+    if !is_whole {
+        return Err(Cause::Protocol);
+    }
+    (answered.status, answered.messages) = (Some(status), reader.count());
+    Ok(Some(answered))
+}
+
+/// The messages of an answer as JSON: those of a stream are a list.
+#[derive(Default)]
+struct AnswerJson {
+    has_begun: bool,
+}
+
+impl AnswerJson {
+    fn add(
+        &mut self,
+        call: &PreparedCall,
+        message: ReceivedMessage<'_>,
+        capture: &mut CapturedAnswer,
+    ) -> Result<(), NotMessages> {
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
+        if call.answers_with_stream() {
+            capture.content(if is_first { b"[" } else { b"," });
+        }
+        match message {
+            ReceivedMessage::Kept(bytes) => capture.content(&call.answer_json(bytes).ok_or(NotMessages)?),
+            ReceivedMessage::TooLong => capture.cut(),
+        }
+        Ok(())
+    }
+
+    fn end(&self, call: &PreparedCall, capture: &mut CapturedAnswer) {
+        if call.answers_with_stream() {
+            capture.content(if self.has_begun { b"]" } else { b"[]" });
+        }
     }
 }
 

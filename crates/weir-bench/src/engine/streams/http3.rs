@@ -129,7 +129,7 @@ impl Multiplexed for DialedHttp3 {
         }
         let status = Some(answer.head.status().as_u16());
         let (sent, received, first_byte) = (request.body.len() as u64, answer.received, answer.first_byte);
-        Ok(Some(Answered { status, sent, received, first_byte, judged: None }))
+        Ok(Some(Answered { status, sent, received, first_byte, ..Answered::default() }))
     }
 
     /// Returns when the server has been told: else it would keep the connection until its time-out.

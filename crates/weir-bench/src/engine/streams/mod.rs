@@ -150,6 +150,10 @@ pub(super) struct Answered {
     /// When the first byte came, and how the answer is judged, if the plan has a flow.
     pub first_byte: Option<u64>,
     pub judged: Option<JudgedAnswer>,
+    /// The messages of a call of gRPC.
+    pub messages: u64,
+    /// When the first message of a stream was complete.
+    pub first_message: Option<u64>,
 }
 
 impl StreamsState {
@@ -302,6 +306,10 @@ impl StreamsState {
                 }
                 if let Some(at) = answered.first_byte {
                     recorder.first_byte(request, due, at.saturating_sub(started));
+                }
+                if answered.messages > 0 {
+                    let first_after = answered.first_message.map(|at| at.saturating_sub(started));
+                    recorder.messages(request, due, answered.messages, first_after);
                 }
                 recorder.bytes(request, due, answered.sent, answered.received);
             }

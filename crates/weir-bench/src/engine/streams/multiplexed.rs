@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
@@ -11,6 +12,7 @@ use super::slots::{self, Exchanges};
 use super::{Answered, PreparedStreams, StreamExchange, StreamsState, all};
 use crate::engine::clock::now_ns;
 use crate::engine::flow::{AnswerVerdict, CapturedAnswer, LoadFlow, RenderedRequest};
+use crate::engine::grpc::PreparedCall;
 use crate::engine::job::Job;
 use crate::engine::prepare::{LoadOrigin, PreparedLoad, PreparedRequest};
 use crate::engine::recorder::Cause;
@@ -48,6 +50,8 @@ pub(super) trait Multiplexed: Sized + 'static {
 pub(super) struct MultiplexedRequest {
     pub(super) head: Request<()>,
     pub(super) body: Bytes,
+    /// The call that it is, of gRPC.
+    pub(super) call: Option<Arc<PreparedCall>>,
 }
 
 pub(super) async fn run<C: Multiplexed>(job: Job, streams: usize) {
@@ -195,15 +199,25 @@ fn fixed(prepared: &PreparedLoad, request: &PreparedRequest) -> Result<Multiplex
     let template = &request.template;
     let fields = template.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let head = head(&prepared.origins[request.origin], &template.method, &request.target, fields)?;
-    Ok(MultiplexedRequest { head, body: Bytes::from(request.body.clone()) })
+    let body = body(request.call.as_deref(), request.body.clone())?;
+    Ok(MultiplexedRequest { head, body, call: request.call.clone() })
 }
 
 /// A request that has been made of data.
 fn rendered(prepared: &PreparedLoad, number: usize, request: RenderedRequest<'_>) -> Result<MultiplexedRequest, Cause> {
     let RenderedRequest { method, target, fields, body, .. } = request;
     let fields = fields.iter().map(|(name, value)| (*name, value.as_str()));
-    let head = head(&prepared.origins[prepared.requests[number].origin], method, &target, fields)?;
-    Ok(MultiplexedRequest { head, body: Bytes::from(body) })
+    let asked = &prepared.requests[number];
+    let head = head(&prepared.origins[asked.origin], method, &target, fields)?;
+    Ok(MultiplexedRequest { head, body: self::body(asked.call.as_deref(), body)?, call: asked.call.clone() })
+}
+
+/// The body as it is sent. A message that its values have made unfit for its call is a local error.
+fn body(call: Option<&PreparedCall>, body: Vec<u8>) -> Result<Bytes, Cause> {
+    match call {
+        None => Ok(Bytes::from(body)),
+        Some(call) => call.body(&body).map(Bytes::from).map_err(|_| Cause::Local),
+    }
 }
 
 /// The head of a request, without connection-specific fields, which HTTP/2 and HTTP/3 forbid (RFC 9113 §8.2.2, RFC 9114
