@@ -442,7 +442,8 @@ pub struct LoadProgress {
     pub completed: u64,
     /// Planned number of requests, when a count ends the run.
     pub planned_count: Option<u64>,
-    pub errors: u64,
+    /// Requests since the end of warm-up that failed: without an answer, with an unexpected status or a failed check.
+    pub failed: u64,
     /// Answers per second in the last interval.
     pub rate: f64,
     /// Latency from the intended start in the last interval, ns.

@@ -269,7 +269,7 @@ impl<'a> Collector<'a> {
         let seconds = interval.length_ns.max(1) as f64 / 1e9;
         if interval.phase != LoadPhase::WarmUp {
             self.progress.completed += tally.completed;
-            self.progress.errors += tally.errors.sum();
+            self.progress.failed += tally.failed();
         } else if tally.due + tally.completed + tally.errors.sum() + tally.missed == 0 && interval.length_ns == 0 {
             return;
         }

@@ -3,6 +3,7 @@
 mod condition;
 mod data;
 mod grpc;
+mod push;
 mod report;
 mod verdict;
 
@@ -32,6 +33,7 @@ use crate::errors::{FileError, ValueError};
 pub use self::condition::{ConditionOutcome, FailCondition};
 use self::data::DataArguments;
 use self::grpc::GrpcArguments;
+use self::push::{FigurePusher, PushArguments};
 pub use self::report::report;
 pub use self::verdict::verdict;
 
@@ -159,6 +161,8 @@ pub struct LoadArguments {
     values: DataArguments,
     #[command(flatten)]
     grpc: GrpcArguments,
+    #[command(flatten)]
+    push: PushArguments,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -198,9 +202,9 @@ enum EchoName {
 /// or the options is met.
 pub fn main(args: LoadArguments) -> ExitCode {
     let json = args.json.clone();
-    let quiet = args.quiet;
+    let (quiet, push) = (args.quiet, args.push.clone());
     let outcome = plan_with_conditions(args).and_then(|(plan, conditions)| {
-        let result = run_with_progress(&plan, quiet)?;
+        let result = run_with_progress(&plan, quiet, push.start(&plan)?)?;
         Ok((plan, conditions, result))
     });
     let (plan, conditions, result) = match outcome {
@@ -410,16 +414,25 @@ fn ms(time: Duration) -> u64 {
 }
 
 /// Runs a plan, with a line of progress if stderr is a terminal; an interrupt ends it early, with the measurements so far.
-fn run_with_progress(plan: &LoadPlan, quiet: bool) -> Result<LoadResult, PlanError> {
+fn run_with_progress(plan: &LoadPlan, quiet: bool, mut pusher: Option<FigurePusher>) -> Result<LoadResult, PlanError> {
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_interrupt(&stop);
-    if quiet || !io::stderr().is_terminal() {
-        return run_until(plan, &stop, &mut |_| {});
-    }
-    let bar = ProgressBar::no_length();
+    let bar = if quiet || !io::stderr().is_terminal() { ProgressBar::hidden() } else { ProgressBar::no_length() };
     bar.set_style(ProgressStyle::with_template("{wide_bar} {percent:>3} %  {msg}").expect("the template is valid"));
-    let result = run_until(plan, &stop, &mut |progress| show(&bar, progress));
+    let result = run_until(plan, &stop, &mut |progress| {
+        if !bar.is_hidden() {
+            show(&bar, progress);
+        }
+        if let Some(pusher) = &mut pusher {
+            pusher.offer(progress);
+        }
+    });
     bar.finish_and_clear();
+    if let (Some(pusher), Ok(result)) = (pusher, &result)
+        && let Some(problem) = pusher.finish(result)
+    {
+        eprintln!("weir load: {problem}");
+    }
     result
 }
 
@@ -436,11 +449,11 @@ fn show(bar: &ProgressBar, progress: &LoadProgress) {
         (None, None) => {}
     }
     bar.set_message(format!(
-        "{:.0}/s  p50 {}  p99 {}  {} errors",
+        "{:.0}/s  p50 {}  p99 {}  {} failed",
         progress.rate,
         report::time(progress.p50_ns as f64),
         report::time(progress.p99_ns as f64),
-        progress.errors
+        progress.failed
     ));
 }
 
