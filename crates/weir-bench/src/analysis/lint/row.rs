@@ -380,7 +380,7 @@ fn errors(row: &RowEvidence) -> RuleOutcome {
     if row.events {
         return Some((
             Severity::Note,
-            format!("{:.3} % of the exchanges failed while the row's events or changes happened", share * 100.0),
+            format!("{} while the row's events or changes happened", failed_words(row, share)),
         ));
     }
     if only_unanswered(row) {
@@ -388,7 +388,21 @@ fn errors(row: &RowEvidence) -> RuleOutcome {
         return Some((Severity::Note, format!("{:.3} % {words}", share * 100.0)));
     }
     let severity = if share > 0.01 { Severity::Invalid } else { Severity::Warning };
-    Some((severity, format!("{:.3} % of the exchanges failed", share * 100.0)))
+    Some((severity, failed_words(row, share)))
+}
+
+/// The share of the requests that failed, or were never sent because no connection became free.
+fn failed_words(row: &RowEvidence, share: f64) -> String {
+    let due = row.sent.unwrap_or(0) + row.missed.unwrap_or(0);
+    let never_sent = row.missed.filter(|_| due > 0).map_or(0.0, |missed| missed as f64 / due as f64);
+    let failed = (share - never_sent).max(0.0);
+    let words = |share: f64, what: &str| format!("{:.3} % of the requests {what}", share * 100.0);
+    let waited = "were never sent, because no connection became free in time";
+    match (failed * due.max(1) as f64 >= 0.5, never_sent > 0.0) {
+        (true, true) => format!("{}, and {:.3} % {waited}", words(failed, "failed"), never_sent * 100.0),
+        (false, true) => words(never_sent, waited),
+        _ => words(share, "failed"),
+    }
 }
 
 /// All that failed are requests that waited too long, or that no connection was free for, in a row that overloads its backend.
@@ -469,4 +483,29 @@ fn averages_only(row: &RowEvidence) -> RuleOutcome {
         let words = "latency is an average only: it does not show the slow requests, which users notice".to_owned();
         (Severity::Warning, words)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_that_were_never_sent_are_not_called_failed() {
+        let words = |share: f64, missed: u64, events: bool| {
+            let row = RowEvidence {
+                error_share: Some(share),
+                sent: Some(1_000 - missed),
+                missed: Some(missed),
+                events,
+                ..RowEvidence::default()
+            };
+            errors(&row).map(|(_, words)| words).unwrap_or_default()
+        };
+        let never_sent = "were never sent, because no connection became free in time";
+        assert_eq!(words(0.101, 101, false), format!("10.100 % of the requests {never_sent}"));
+        assert_eq!(words(0.005, 0, false), "0.500 % of the requests failed");
+        let both = format!("0.500 % of the requests failed, and 10.100 % {never_sent}");
+        assert_eq!(words(0.106, 101, true), format!("{both} while the row's events or changes happened"));
+        assert_eq!(words(0.0, 0, false), "");
+    }
 }
