@@ -10,7 +10,7 @@ use std::{
 
 use weir_bench::{
     analysis::lint,
-    result::{CellOutcome, ResultFile},
+    result::{CellOutcome, ResultFile, RouteChanges},
 };
 use weir_testkit::skipped;
 
@@ -124,9 +124,17 @@ fn a_scenario_becomes_a_result_a_report_and_exports() {
 fn judged_by_what_it_holds(result: &ResultFile) {
     let measured = lint::evidence_of(result).measured;
     assert!(measured.iter().any(|name| name == "errors by cause"), "{measured:?}");
-    for name in ["cost per policy", "log loss", "TLS handshakes/s"] {
+    let change = "behaviour during a configuration change";
+    for name in ["cost per policy", change, "log loss", "TLS handshakes/s"] {
         assert!(!measured.iter().any(|have| have == name), "{name} is in {measured:?}");
     }
+    let mut changed = result.clone();
+    for cell in &mut changed.cells {
+        if let CellOutcome::Measured { runs } = &mut cell.outcome {
+            runs[0].route_changes = Some(RouteChanges { visible_after_ms: vec![1.0; 101], ..RouteChanges::default() });
+        }
+    }
+    assert!(lint::evidence_of(&changed).measured.iter().any(|name| name == change));
     let rules = |result: &ResultFile| -> Vec<String> {
         lint::judge(&lint::evidence_of(result)).into_iter().map(|verdict| verdict.rule).collect()
     };

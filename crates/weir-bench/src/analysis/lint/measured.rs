@@ -3,6 +3,7 @@
 use super::ScalingEvidence;
 use crate::{
     result::{Cell, MeasuredRun, ProcessRole, ResultFile},
+    scenario::{EventAction, RowEvent},
     stats::median,
     target,
 };
@@ -25,6 +26,7 @@ pub(super) fn measured(result: &ResultFile) -> Vec<String> {
         ("errors by cause", runs().next().is_some()),
         ("generator saturation", any(|run| !run.load.generator.threads.is_empty())),
         ("cost per policy", costs(result)),
+        ("behaviour during a configuration change", changes(result)),
         ("log loss", any(|run| run.records.is_some())),
         ("TLS handshakes/s", any(|run| !run.plan.keep_alive && run.load.connections.handshakes > 0)),
     ]
@@ -32,6 +34,14 @@ pub(super) fn measured(result: &ResultFile) -> Vec<String> {
     .filter(|(_, is_measured)| *is_measured)
     .map(|(name, _)| name.to_owned())
     .collect()
+}
+
+/// Whether routes were changed, or the configuration reloaded, while a row was measured.
+fn changes(result: &ResultFile) -> bool {
+    let reloads = |event: &RowEvent| matches!(event.action, EventAction::ReloadOneRoute | EventAction::ReloadAllRoutes);
+    let in_row = |cell: &Cell| result.scenario.row(&cell.row).is_some_and(|row| row.events.iter().any(reloads));
+    let in_run = |run: &MeasuredRun| run.route_changes.as_ref().is_some_and(|one| !one.visible_after_ms.is_empty());
+    result.cells.iter().any(|cell| cell.runs().iter().any(|run| in_row(cell) || in_run(run)))
 }
 
 pub(super) fn direct(result: &ResultFile, target: &str) -> bool {
