@@ -3,16 +3,16 @@
 use crate::{
     result::{Cell, Knee, MeasuredRun},
     scenario::{Scenario, ScenarioRow},
-    stats::{NoKnee, knee, median},
+    stats::{ENOUGH_LEVELS, NoKnee, knee, median},
 };
 
-/// The knees of all rows, targets and worker counts that were measured at several levels of a closed loop. With a
-/// rate, the load does not depend on the number of clients.
+/// The knees of all rows, targets and worker counts that were to be measured at enough levels of a closed loop. With a rate, the
+/// load does not depend on the number of clients.
 pub fn knees(scenario: &Scenario, cells: &[Cell]) -> Vec<Knee> {
     let rows = scenario
         .rows
         .iter()
-        .filter(|row| scenario.is_closed(row) && row.speak.asks() && scenario.levels(row).len() > 1);
+        .filter(|row| scenario.is_closed(row) && row.speak.asks() && scenario.levels(row).len() >= ENOUGH_LEVELS);
     let curves = rows.flat_map(|row| {
         let targets = scenario.targets.iter();
         targets.flat_map(move |target| scenario.workers.iter().map(move |workers| (row, target, *workers)))
@@ -45,8 +45,7 @@ fn of_curve(cells: &[Cell], row: &ScenarioRow, target: &str, workers: u32) -> Op
         }
         Err(NoKnee::TooFewLevels) => {
             let levels = levels.len();
-            found.note =
-                Some(format!("{levels} levels are too few to find a knee: {} are needed", crate::stats::ENOUGH_LEVELS));
+            found.note = Some(format!("{levels} levels are too few to find a knee: {ENOUGH_LEVELS} are needed"));
         }
         Err(NoKnee::BelowTheFirst) => found.note = Some(format!("below {first} clients, the first level")),
         Err(NoKnee::BeyondTheLast) => found.note = Some(format!("beyond {last} clients, the last level")),
