@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use super::{FanOut, Scenario, ScenarioError, ScenarioRow, Speak};
+use super::{FanOut, Scenario, ScenarioError, ScenarioRow, Speak, keys};
 use crate::{backend::BackendDelay, errors::FileError, library, target};
 
 /// Names of the built-in scenarios.
@@ -26,7 +26,10 @@ pub fn read(name: &str) -> Result<Scenario, ScenarioError> {
 
 /// Parses and checks a scenario; `place` names its source in errors.
 pub fn parse(place: &str, text: &str) -> Result<Scenario, ScenarioError> {
-    let wrong = |error| ScenarioError::Syntax { place: place.to_owned(), source: Box::new(error) };
+    let wrong = |error| match keys::problems(text) {
+        problems if problems.is_empty() => ScenarioError::Syntax { place: place.to_owned(), source: Box::new(error) },
+        problems => ScenarioError::Problems { place: place.to_owned(), problems },
+    };
     let scenario: Scenario = serde_saphyr::from_str(text).map_err(wrong)?;
     let problems = problems(&scenario);
     if problems.is_empty() {
@@ -231,6 +234,14 @@ mod tests {
         assert!(error.contains("a.yaml: connections: ascending"), "{error}");
         let error = parse("a.yaml", &SMALLEST.replace("title", "tilte")).unwrap_err().to_string();
         assert!(error.contains("tilte"), "{error}");
+        let error = parse("a.yaml", "{name: a, rows: [{name: get}, {rate: 5}], colour: red}").unwrap_err().to_string();
+        let lines: Vec<&str> = error.lines().collect();
+        assert_eq!(lines.len(), 7, "{error}");
+        for missing in ["title", "about", "targets", "baseline", "connections", "rows[1].name"] {
+            let start = format!("a.yaml: {missing}: is missing: ");
+            assert!(lines.iter().any(|line| line.starts_with(&start)), "{missing}: {error}");
+        }
+        assert!(error.contains("a.yaml: colour: there is no such key, but "), "{error}");
         assert!(read("nothing").unwrap_err().to_string().contains("there are: "));
     }
 

@@ -2,6 +2,7 @@
 
 mod ablation;
 mod error;
+mod keys;
 mod load;
 mod workload;
 
