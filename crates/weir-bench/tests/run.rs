@@ -21,6 +21,7 @@ about: Requests to the backend itself.
 targets: [none]
 baseline: none
 connections: [2, 4]
+columns: [mean]
 method: { warmup_s: 0.1, measured_s: 1, repeats: 2 }
 rows:
   - name: GET
@@ -82,7 +83,7 @@ fn a_scenario_becomes_a_result_a_report_and_exports() {
         1,
         "once, below the table: {printed}"
     );
-    assert!(printed.contains("Somebody") && printed.contains("1.23k"), "{printed}");
+    assert!(printed.contains("Somebody") && printed.contains("1.23k") && printed.contains(" mean "), "{printed}");
     let file = place.results(".json").pop().unwrap();
     let result = ResultFile::read(&file).unwrap();
     assert_eq!(result.cells.len(), 4);

@@ -7,7 +7,7 @@ use crate::{
     engine::{LoadInterval, LoadPhase},
     plot::{Bar, BarFigure, HALF, LineFigure, PlotMark, Scale, Series, Unit, WIDTH, colour},
     result::{Cell, MeasuredRun, Process, ProcessRole, ProcessSample},
-    scenario::{ScenarioRow, Speak},
+    scenario::{ScenarioRow, Speak, TableColumn},
     stats::ConfidenceInterval,
 };
 
@@ -25,7 +25,7 @@ pub struct Figure {
 
 /// Those of a page of documentation: how figures depend on rows and clients. A result that has none of these shows them over time.
 pub fn essential(findings: &Findings<'_>) -> Vec<Figure> {
-    const ESSENTIAL: [&str; 8] = [
+    const ESSENTIAL: [&str; 9] = [
         "throughput-by-row",
         "cpu-by-row",
         "policy-cost",
@@ -34,6 +34,7 @@ pub fn essential(findings: &Findings<'_>) -> Vec<Figure> {
         "throughput",
         "cpu-per-request",
         "latency",
+        "mean-latency",
     ];
     const OVER_TIME: [&str; 2] = ["throughput-over-time", "latency-over-time"];
     let all = figures(findings);
@@ -72,6 +73,7 @@ pub fn figures(findings: &Findings<'_>) -> Vec<Figure> {
         add("throughput", Some(row), throughput(findings, row));
         add("cpu-per-request", Some(row), cpu_per_request(findings, row));
         add("latency", Some(row), latency(findings, row));
+        add("mean-latency", Some(row), mean_latency(findings, row));
         add("errors", Some(row), errors(findings, row));
         add("percentiles", Some(row), percentiles(findings, row));
         add("memory", Some(row), over_time(findings, row, TimePlot::Memory));
@@ -302,6 +304,7 @@ fn cpu_per_request(findings: &Findings<'_>, row: &ScenarioRow) -> Option<String>
 }
 
 fn latency(findings: &Findings<'_>, row: &ScenarioRow) -> Option<String> {
+    let has_means = findings.result.scenario.columns.contains(&TableColumn::Mean);
     let mut series = line(findings, row, |target| format!("{target} p50"), false, |summary| summary.p50_ms);
     for one in &mut series {
         one.dashed = false;
@@ -313,7 +316,25 @@ fn latency(findings: &Findings<'_>, row: &ScenarioRow) -> Option<String> {
             x: clients(),
             y: ("latency".to_owned(), Scale::Log, Unit::Milliseconds),
             series,
-            marks: marks(row, |one| one.mean_ms.or(one.p99_ms)),
+            // Published means have a plot of their own, if the scenario asks for it.
+            marks: marks(row, |one| one.mean_ms.filter(|_| !has_means).or(one.p99_ms)),
+            width: HALF,
+        }
+        .svg()
+    })
+}
+
+/// The mean latency, of scenarios that have its column.
+fn mean_latency(findings: &Findings<'_>, row: &ScenarioRow) -> Option<String> {
+    let wanted = findings.result.scenario.columns.contains(&TableColumn::Mean);
+    let series = line(findings, row, str::to_owned, false, |summary| summary.mean_ms);
+    (wanted && several_levels(findings, row) && !series.is_empty() && row.speak != Speak::Idle).then(|| {
+        LineFigure {
+            title: "Mean latency from when a request was due".to_owned(),
+            x: clients(),
+            y: ("mean latency".to_owned(), Scale::Log, Unit::Milliseconds),
+            series,
+            marks: marks(row, |one| one.mean_ms),
             width: HALF,
         }
         .svg()
@@ -507,4 +528,26 @@ fn of_intervals(run: &MeasuredRun, plot: TimePlot) -> Vec<(f64, f64)> {
         Some(((interval.start_ns + interval.length_ns - first) as f64 / 1e9, value))
     };
     whole.filter_map(point).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{analysis::summary::findings, result::ResultFile};
+
+    #[test]
+    fn means_have_a_plot_where_the_scenario_has_their_column() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/results");
+        let mut files = std::fs::read_dir(folder).expect("there are results").flatten().map(|entry| entry.path());
+        let is_gwlb = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("gwlb-");
+        let file = files.find(|path| path.file_name().is_some_and(is_gwlb)).expect("one of each publication");
+        let mut result = ResultFile::read(&file).expect("a result");
+        for (columns, count) in [(Vec::new(), 0), (vec![TableColumn::Mean], result.scenario.rows.len())] {
+            result.scenario.columns = columns;
+            let figures = figures(&findings(&result));
+            let means: Vec<&Figure> = figures.iter().filter(|figure| figure.kind == "mean-latency").collect();
+            assert_eq!(means.len(), count);
+            assert!(means.iter().all(|figure| figure.svg.contains("Mean latency from when a request was due")));
+        }
+    }
 }

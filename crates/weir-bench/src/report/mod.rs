@@ -91,6 +91,7 @@ fn signed_percent(comparison: Comparison) -> String {
 fn extra_headers(column: TableColumn) -> Vec<&'static str> {
     match column {
         TableColumn::Instructions => vec!["instr/req", "vs"],
+        TableColumn::Mean => vec!["mean"],
         TableColumn::Goodput => vec!["good/s"],
         TableColumn::Refusals => vec!["refused p99"],
         TableColumn::Schedule => vec!["sent within", "machine"],
@@ -117,6 +118,7 @@ fn extra(column: TableColumn, summary: &CellSummary<'_>) -> Vec<String> {
             let against = summary.instructions_against_baseline;
             vec![plain(summary.instructions, Unit::Count), against.map_or(String::new(), signed_percent)]
         }
+        TableColumn::Mean => vec![plain(summary.mean_ms, Unit::Milliseconds)],
         TableColumn::Goodput => vec![plain(summary.goodput, Unit::Count)],
         TableColumn::Refusals => vec![plain(summary.refusal_p99_ms, Unit::Milliseconds)],
         TableColumn::Schedule => {

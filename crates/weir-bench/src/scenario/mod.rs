@@ -103,6 +103,8 @@ pub enum TableColumn {
     /// Instructions of the target per request, and their ratio to the baseline. Needs a machine whose hardware counters can
     /// be read.
     Instructions,
+    /// The mean latency, which many publications have instead of percentiles. The report has a plot of it.
+    Mean,
     /// Responses per second with an expected status, among those received before the load ended.
     Goodput,
     /// The 99th percentile of the time from sending a request to a response with an unexpected status.
