@@ -1,5 +1,5 @@
 """Finds the independent tools, and installs what is missing: Debian packages where this may, the rest into
-.cache/agreement, from PyPI, the Go module proxy and Maven Central. A tool that cannot be had is None."""
+.cache/agreement, from PyPI, crates.io, the Go module proxy and Maven Central. A tool that cannot be had is None."""
 
 import os
 import shutil
@@ -10,6 +10,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parent.parent / ".cache" / "agreement"
+OHA = "1.15.0"
 
 
 def say(text):
@@ -46,15 +47,24 @@ def websockets():
     return str(python) if quietly([str(python), "-c", "import websockets.asyncio.client"], "pip.log") else None
 
 
-def k6():
-    """k6, built from the Go module proxy: its version stands in k6.mod."""
-    program = CACHE / "bin" / "k6"
+def of_go(name, package):
+    """A program built from the Go module proxy: its version stands in NAME.mod."""
+    program = CACHE / "bin" / name
     if not program.exists() and debian("go", "golang-go"):
-        say("building k6 with Go, for some minutes")
-        source = CACHE / "k6"
+        say(f"building {name} with Go, for some minutes")
+        source = CACHE / name
         source.mkdir(parents=True, exist_ok=True)
-        shutil.copy(HERE / "k6.mod", source / "go.mod")
-        quietly(["go", "build", "-mod=mod", "-o", str(program), "go.k6.io/k6"], "k6.log", cwd=source)
+        shutil.copy(HERE / f"{name}.mod", source / "go.mod")
+        quietly(["go", "build", "-mod=mod", "-o", str(program), package], f"{name}.log", cwd=source)
+    return str(program) if program.exists() else None
+
+
+def oha():
+    """oha, built from crates.io."""
+    program = CACHE / "bin" / "oha"
+    if not program.exists():
+        say("building oha with cargo, for some minutes")
+        quietly(["cargo", "install", "-q", "--locked", "--root", str(CACHE), f"oha@{OHA}"], "oha.log")
     return str(program) if program.exists() else None
 
 
@@ -87,6 +97,8 @@ TOOLS = {
     "wrk": lambda: debian("wrk", "wrk"),
     "h2load": lambda: debian("h2load", "nghttp2-client"),
     "websockets": websockets,
-    "k6": k6,
+    "oha": oha,
+    "k6": lambda: of_go("k6", "go.k6.io/k6"),
+    "ghz": lambda: of_go("ghz", "github.com/bojand/ghz/cmd/ghz"),
     "JMeter": jmeter,
 }

@@ -54,8 +54,10 @@ def wrk(program, url, cpu, clients, length_s):
     }
 
 
-def h2load(program, url, cpu, clients, streams, length_s):
-    text, cpu_s = run([program, "-t1", f"-c{clients}", f"-m{streams}", f"-D{length_s}", url], cpu)
+def h2load(program, url, cpu, clients, streams, length_s, per_second=None):
+    # Its rate is that of each client.
+    pace = [] if per_second is None else [f"--rps={per_second // clients}"]
+    text, cpu_s = run([program, "-t1", f"-c{clients}", f"-m{streams}", f"-D{length_s}", *pace, url], cpu)
     done = int(found(r"(\d+) done", text)[0])
     if int(found(r"(\d+) 2xx", text)[0]) < done:
         raise Failed("h2load: not all answers are 2xx")
@@ -71,12 +73,41 @@ def websockets(python, url, cpu, clients, per_second, length_s, size):
     return json.loads(text)
 
 
-def k6(program, url, cpu, clients, length_s):
+def oha(program, url, cpu, clients, length_s, per_second=None):
+    pace = [] if per_second is None else ["-q", per_second]
+    text, cpu_s = run([program, "--no-tui", "--output-format", "json", "-c", clients, "-z", f"{length_s}s", *pace, "-w",
+                       url], cpu)
+    result = json.loads(text)
+    answers = result["statusCodeDistribution"]
+    if set(answers) != {"200"} or result["errorDistribution"]:
+        raise Failed(f"oha: not all answers are 200: {answers}, {result['errorDistribution']}")
+    latency = result["latencyPercentiles"]
+    return {"requests/s": result["summary"]["requestsPerSec"], "requests per processor second": answers["200"] / cpu_s,
+            "mean": result["summary"]["average"], **{name: latency[name] for name in ("p50", "p90", "p99")}}
+
+
+def ghz(program, port, cpu, connections, calls, length_s, per_second=None):
+    pace = [] if per_second is None else ["--rps", per_second]
+    text, cpu_s = run([program, "--insecure", "--proto", HERE / "echo.proto", "--call", "echo.Echo/Say", "-d",
+                       '{"text": "hello"}', "-c", calls, "--connections", connections, "-z", f"{length_s}s",
+                       "--duration-stop", "wait", *pace, "-O", "json", f"127.0.0.1:{port}"], cpu)
+    result = json.loads(text)
+    if set(result["statusCodeDistribution"]) != {"OK"}:
+        raise Failed(f"ghz: not all calls succeeded: {result['statusCodeDistribution']}")
+    latency = {one["percentage"]: one["latency"] / 1e9 for one in result["latencyDistribution"]}
+    return {"requests/s": result["rps"], "requests per processor second": result["count"] / cpu_s,
+            "mean": result["average"] / 1e9, **{f"p{share}": latency[share] for share in (50, 90, 99)}}
+
+
+def k6(program, url, cpu, clients, length_s, per_second=None):
+    how = ["--vus", clients, "--duration", f"{length_s}s", HERE / "closed.js"]
+    if per_second is not None:
+        how = ["--env", f"RATE={per_second}", "--env", f"DURATION={length_s}s", "--env", f"CLIENTS={clients}",
+               HERE / "open.js"]
     with tempfile.TemporaryDirectory() as folder:
         summary = Path(folder) / "summary.json"
-        run([program, "run", "-q", "--no-usage-report", "--vus", clients, "--duration", f"{length_s}s", "--env",
-             f"URL={url}", "--summary-trend-stats", "avg,med,p(90),p(99)", "--summary-export", summary,
-             HERE / "closed.js"], cpu)
+        run([program, "run", "-q", "--no-usage-report", "--env", f"URL={url}", "--summary-trend-stats",
+             "avg,med,p(90),p(99)", "--summary-export", summary, *how], cpu)
         metrics = json.loads(summary.read_text())["metrics"]
     took = metrics["http_req_duration"]
     return {"requests/s": metrics["http_reqs"]["rate"], "mean": took["avg"] / 1e3, "p50": took["med"] / 1e3,
