@@ -302,6 +302,31 @@ fn idle_connections_come_from_several_processes() {
 }
 
 #[test]
+fn calls_of_grpc_are_rows_of_a_scenario() {
+    let place = Place::new("grpc");
+    let proto = "syntax = \"proto3\"; package echo; message Text { string text = 1; } \
+        service Echo { rpc Say(Text) returns (Text); }";
+    fs::write(place.0.join("echo.proto"), proto).unwrap();
+    let scenario = "{name: grpc, title: A, about: b, targets: [none], baseline: none, connections: [2], \
+        backend: {http2: true}, method: {warmup_s: 0, measured_s: 1, repeats: 1}, rows: [{name: say, \
+        speak: {protocol: http2, streams: 4}, request: {grpc: {call: echo.Echo/Say, proto: echo.proto}, \
+        body: '{\"text\": \"hi\"}', check: [{json: /text, equals: hi}]}}]}";
+    fs::write(place.0.join("grpc.yaml"), scenario).unwrap();
+    let output = place.lab(&["run", "grpc.yaml", "--out", "out", "--cache", "cache"]);
+    let file = place.results(".json").pop().unwrap_or_else(|| panic!("{}", text(&output)));
+    let result = ResultFile::read(&file).unwrap();
+    let total = &result.cells[0].runs()[0].load.total;
+    assert!(total.completed > 0 && total.messages == total.completed, "{}", text(&output));
+    assert_eq!((total.statuses.keys().copied().collect::<Vec<u16>>(), total.failed()), (vec![0], 0));
+    let findings = lint::judge(&lint::evidence_of(&result));
+    assert!(findings.iter().all(|finding| !finding.rule.contains("2xx")), "{findings:?}");
+
+    fs::write(place.0.join("grpc.yaml"), scenario.replace("http2, streams: 4", "http1")).unwrap();
+    let refused = text(&place.lab(&["run", "grpc.yaml"]));
+    assert!(refused.contains("rows[0].speak: a call of gRPC needs HTTP/2"), "{refused}");
+}
+
+#[test]
 fn tornado_reverses_messages() {
     if !installed(&Place::new("tornado-there"), "tornado") {
         return;
