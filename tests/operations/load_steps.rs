@@ -1,8 +1,9 @@
-//! `weir load` with data, checks and steps, through a gateway.
+//! `weir load` with data, checks, steps and calls of gRPC, through a gateway.
 
 use std::process::{Command, Output};
 
 use serde_json::Value;
+use weir_bench::backend::{BackendServer, Config};
 use weir_testkit::{Gateway, TempDir};
 
 use crate::weir;
@@ -102,4 +103,33 @@ fn failed_check_is_shown_and_fails_the_run_if_a_condition_says_so() {
     assert!(said.contains("failed: checks>5%: 100.000 %"), "{said}");
     let wrong = ends(&load(&[&url, "-n", "1", "--var", "id=uuid"]), 2);
     assert!(wrong.contains("requests[0].url: ${user} is not a name of `data` or `take` (id)"), "{wrong}");
+}
+
+#[test]
+fn calls_of_grpc_go_through_a_gateway() {
+    let backend = BackendServer::start(&Config::default()).expect("a free port");
+    let gateway = weir().start(&format!(
+        "listen: [\"127.0.0.1:0\"]\nstatus: false\n\
+         routes: [{{ uri: /echo.Echo/*, upstream: {{ scheme: grpc, nodes: {{ \"{}\": 1 }} }} }}]\n",
+        backend.addresses()[0]
+    ));
+    let place = TempDir::new();
+    let proto = "syntax = \"proto3\"; package echo; message Text { string text = 1; } \
+        service Echo { rpc Say(Text) returns (Text); rpc Watch(Text) returns (stream Text); } \
+        service Other { rpc Say(Text) returns (Text); }";
+    let proto = place.write("echo.proto", proto);
+    let url = format!("http://{}", gateway.addr());
+    let call = |method: &str, more: &[&str]| {
+        let proto = proto.to_str().expect("ASCII");
+        let common = [&url, "--proto", proto, "--call", method, "-n", "40", "-c", "2", "--streams", "4", "--json", "-"];
+        let output = load(&[&common[..], &["--data", "{\"text\": \"hi\"}"], more].concat());
+        serde_json::from_slice::<Value>(&output.stdout).expect("JSON")["total"].clone()
+    };
+    let said = call("echo.Echo/Say", &["--check", "json:/text=hi", "--deadline", "10s"]);
+    assert_eq!((&said["statuses"]["0"], said.get("failed_checks")), (&40.into(), None), "{said}");
+    let watched = call("echo.Echo/Watch", &["-H", "x-repeat: 3"]);
+    assert_eq!((&watched["statuses"]["0"], &watched["messages"]), (&40.into(), &120.into()), "{watched}");
+    // The gateway has no route for it, and answers in the words of HTTP.
+    let refused = call("echo.Other/Say", &[]);
+    assert_eq!((&refused["statuses"]["404"], &refused["unexpected"]), (&40.into(), &40.into()), "{refused}");
 }
