@@ -103,6 +103,11 @@ impl LatencyHistogram {
         self.as_hdr().value_at_quantile(share)
     }
 
+    /// Like [`LatencyHistogram::quantile`]; none when empty.
+    pub(crate) fn quantile_if_any(&self, share: f64) -> Option<u64> {
+        (!self.is_empty()).then(|| self.quantile(share))
+    }
+
     /// Mean in ns. 0 when empty.
     pub fn mean(&self) -> f64 {
         let hdr = self.as_hdr();

@@ -38,6 +38,7 @@ pub use result::{
     AnswerCheckTally, Connections, CpuTime, Errors, FlowTally, Generator, LoadInterval, LoadPhase, LoadProgress,
     LoadResult, LoadTally, PERCENTILES, PassTally, RequestTally,
 };
+pub(crate) use run::checked_address;
 pub use run::{run, run_signalled, run_until};
 pub use start::LoadStart;
 pub(crate) use tls::provider;

@@ -444,13 +444,13 @@ pub struct LoadProgress {
     pub planned_count: Option<u64>,
     /// Requests since the end of warm-up that failed: without an answer, with an unexpected status or a failed check.
     pub failed: u64,
-    /// Answers per second in the last interval.
-    pub rate: f64,
-    /// Latency from the intended start in the last interval, ns.
-    pub p50_ns: u64,
-    pub p99_ns: u64,
-    /// The generator's own lag in the last interval, 99.9th percentile, ns.
-    pub lag_p999_ns: u64,
+    /// Answers per second in the last interval; none until one has ended.
+    pub rate: Option<f64>,
+    /// Latency from the intended start in the last interval, ns; none if it had no answers.
+    pub p50_ns: Option<u64>,
+    pub p99_ns: Option<u64>,
+    /// The generator's own lag in the last interval, 99.9th percentile, ns; none if nothing was sent in it.
+    pub lag_p999_ns: Option<u64>,
 }
 
 #[cfg(test)]

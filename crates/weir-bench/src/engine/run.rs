@@ -1,6 +1,7 @@
 //! Runs a plan: starts the threads together, collects their counts, and assembles the result.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -41,6 +42,12 @@ pub fn run_until(
     progress: &mut dyn FnMut(&LoadProgress),
 ) -> Result<LoadResult, PlanError> {
     run_signalled(plan, stop, &LoadStart::default(), progress)
+}
+
+/// Checks whether a plan can be run; the address is that of its first request.
+pub(crate) fn checked_address(plan: &LoadPlan) -> Result<SocketAddr, PlanError> {
+    let prepared = PreparedLoad::new(plan)?;
+    Ok(prepared.origins[prepared.requests[0].origin].address)
 }
 
 /// Like [`run_until`]; `start` is set when the clock starts, before which connections may have been opened.
@@ -273,10 +280,10 @@ impl<'a> Collector<'a> {
         } else if tally.due + tally.completed + tally.errors.sum() + tally.missed == 0 && interval.length_ns == 0 {
             return;
         }
-        self.progress.rate = tally.completed as f64 / seconds;
-        self.progress.p50_ns = tally.latency.quantile(0.5);
-        self.progress.p99_ns = tally.latency.quantile(0.99);
-        self.progress.lag_p999_ns = tally.lag.quantile(0.999);
+        self.progress.rate = Some(tally.completed as f64 / seconds);
+        self.progress.p50_ns = tally.latency.quantile_if_any(0.5);
+        self.progress.p99_ns = tally.latency.quantile_if_any(0.99);
+        self.progress.lag_p999_ns = tally.lag.quantile_if_any(0.999);
         let LoadTally { latency, service_time, first_byte, first_message, lag, .. } = &mut interval.tally;
         for histogram in [latency, service_time, lag].into_iter().chain(first_byte).chain(first_message) {
             *histogram = histogram.packed();

@@ -204,31 +204,42 @@ pub fn main(args: LoadArguments) -> ExitCode {
     let json = args.json.clone();
     let (quiet, push) = (args.quiet, args.push.clone());
     let outcome = plan_with_conditions(args).and_then(|(plan, conditions)| {
-        let result = run_with_progress(&plan, quiet, push.start(&plan)?)?;
-        Ok((plan, conditions, result))
+        let mut pusher = push.start(&plan)?;
+        let result = run_with_progress(&plan, quiet, pusher.as_mut())?;
+        Ok((plan, conditions, result, pusher))
     });
-    let (plan, conditions, result) = match outcome {
+    let (plan, conditions, result, pusher) = match outcome {
         Ok(outcome) => outcome,
         Err(error) => {
             eprintln!("weir load: {error}");
             return ExitCode::from(2);
         }
     };
-    let outcomes: Vec<ConditionOutcome> = conditions.iter().map(|condition| condition.outcome(&result)).collect();
-    if let Some(path) = &json
-        && let Err(error) = write_json(path, &result, &outcomes)
+    let code = show_result(&plan, &conditions, &result, json.as_deref());
+    // Last, so that a database that does not answer delays no result.
+    if let Some(problem) = pusher.and_then(|pusher| pusher.finish(&result)) {
+        eprintln!("weir load: {problem}");
+    }
+    code
+}
+
+/// Writes and prints the result; the exit status is that of the whole command.
+fn show_result(plan: &LoadPlan, conditions: &[FailCondition], result: &LoadResult, json: Option<&Path>) -> ExitCode {
+    let outcomes: Vec<ConditionOutcome> = conditions.iter().map(|condition| condition.outcome(result)).collect();
+    if let Some(path) = json
+        && let Err(error) = write_json(path, result, &outcomes)
     {
         eprintln!("weir load: {}: {error}", path.display());
         return ExitCode::from(2);
     }
     if json.is_none_or(|path| path.as_os_str() != "-") {
-        print!("{}", report(&plan, &result));
+        print!("{}", report(plan, result));
     }
     for outcome in &outcomes {
         eprintln!("{outcome}");
     }
     let failed = outcomes.iter().any(|outcome| outcome.failed);
-    if answered(&plan, &result) && !failed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if answered(plan, result) && !failed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// The plan, and the conditions under which its run has failed.
@@ -251,7 +262,7 @@ fn answered(plan: &LoadPlan, result: &LoadResult) -> bool {
     }
 }
 
-fn write_json(path: &PathBuf, result: &LoadResult, outcomes: &[ConditionOutcome]) -> io::Result<()> {
+fn write_json(path: &Path, result: &LoadResult, outcomes: &[ConditionOutcome]) -> io::Result<()> {
     let mut value = with_percentiles(result)?;
     if !outcomes.is_empty() {
         value["fail_if"] = serde_json::to_value(outcomes)?;
@@ -414,7 +425,11 @@ fn ms(time: Duration) -> u64 {
 }
 
 /// Runs a plan, with a line of progress if stderr is a terminal; an interrupt ends it early, with the measurements so far.
-fn run_with_progress(plan: &LoadPlan, quiet: bool, mut pusher: Option<FigurePusher>) -> Result<LoadResult, PlanError> {
+fn run_with_progress(
+    plan: &LoadPlan,
+    quiet: bool,
+    mut pusher: Option<&mut FigurePusher>,
+) -> Result<LoadResult, PlanError> {
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_interrupt(&stop);
     let bar = if quiet || !io::stderr().is_terminal() { ProgressBar::hidden() } else { ProgressBar::no_length() };
@@ -428,11 +443,6 @@ fn run_with_progress(plan: &LoadPlan, quiet: bool, mut pusher: Option<FigurePush
         }
     });
     bar.finish_and_clear();
-    if let (Some(pusher), Ok(result)) = (pusher, &result)
-        && let Some(problem) = pusher.finish(result)
-    {
-        eprintln!("weir load: {problem}");
-    }
     result
 }
 
@@ -448,11 +458,12 @@ fn show(bar: &ProgressBar, progress: &LoadProgress) {
         }
         (None, None) => {}
     }
+    let latency = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), |ns| report::time(ns as f64));
     bar.set_message(format!(
         "{:.0}/s  p50 {}  p99 {}  {} failed",
-        progress.rate,
-        report::time(progress.p50_ns as f64),
-        report::time(progress.p99_ns as f64),
+        progress.rate.unwrap_or_default(),
+        latency(progress.p50_ns),
+        latency(progress.p99_ns),
         progress.failed
     ));
 }

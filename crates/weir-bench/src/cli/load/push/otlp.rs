@@ -6,6 +6,9 @@ use super::PushedFigures;
 
 pub(super) const FIELDS: [(&str, &str); 1] = [("Content-Type", "application/json")];
 
+/// The flag of a point without a value: there was one before.
+const NO_VALUE: u32 = 1;
+
 /// The sum of counts since the start.
 const CUMULATIVE: u32 = 2;
 
@@ -19,8 +22,11 @@ pub(super) fn body(figures: &PushedFigures, labels: &[(String, String)], started
             let mut point = json!({
                 "startTimeUnixNano": nanoseconds(started_unix_ms),
                 "timeUnixNano": nanoseconds(figures.at_unix_ms),
-                "asDouble": metric.value,
             });
+            match metric.value {
+                Some(value) => point["asDouble"] = json!(value),
+                None => point["flags"] = json!(NO_VALUE),
+            }
             if let Some(quantile) = metric.quantile {
                 point["attributes"] = json!([attribute("quantile", quantile)]);
             }
@@ -58,7 +64,13 @@ mod tests {
 
     #[test]
     fn counts_are_sums_and_the_rest_is_gauges() {
-        let figures = PushedFigures { at_unix_ms: 2_000, completed: 7, p99_ns: 5_000_000, ..PushedFigures::default() };
+        let figures = PushedFigures {
+            at_unix_ms: 2_000,
+            completed: 7,
+            p99_ns: Some(5_000_000),
+            has_begun: true,
+            ..PushedFigures::default()
+        };
         let labels = [("job".to_owned(), "weir-load".to_owned()), ("team".to_owned(), "a".to_owned())];
         let body: Value = serde_json::from_slice(&body(&figures, &labels, 1_000)).expect("JSON");
         let resource = &body["resourceMetrics"][0];
@@ -70,5 +82,7 @@ mod tests {
         assert_eq!(sum["dataPoints"], json!([point]));
         let p99 = &metrics[4]["gauge"]["dataPoints"][0];
         assert_eq!((&p99["asDouble"], &p99["attributes"][0]), (&json!(0.005), &attribute("quantile", "0.99")));
+        let rate = &metrics[2]["gauge"]["dataPoints"][0];
+        assert_eq!((&rate["flags"], rate.get("asDouble")), (&json!(1), None));
     }
 }

@@ -10,6 +10,9 @@ pub(super) const FIELDS: [(&str, &str); 3] = [
     ("X-Prometheus-Remote-Write-Version", "0.1.0"),
 ];
 
+/// The bits of the number that says that a series has ended, or has no value for now (Prometheus's stale marker).
+const NO_VALUE: u64 = 0x7ff0_0000_0000_0002;
+
 #[derive(Clone, PartialEq, prost::Message)]
 struct WriteRequest {
     #[prost(message, repeated, tag = "1")]
@@ -48,13 +51,12 @@ pub(super) fn body(figures: &PushedFigures, labels: &[(String, String)]) -> Vec<
         let own = [("__name__", Some(metric.name)), ("quantile", metric.quantile)];
         let own = own.into_iter().filter_map(|(name, value)| Some((name, value?)));
         let given = labels.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        let given = given.filter(|(name, _)| *name != "quantile");
         let label = |(name, value): (&str, &str)| WrittenLabel { name: name.to_owned(), value: value.to_owned() };
         let mut labels: Vec<WrittenLabel> = own.chain(given).map(label).collect();
         // Receivers may refuse labels in another order.
         labels.sort_by(|one, other| one.name.cmp(&other.name));
-        labels.dedup_by(|one, other| one.name == other.name);
-        WrittenSeries { labels, samples: vec![WrittenSample { value: metric.value, timestamp_ms }] }
+        let value = metric.value.unwrap_or(f64::from_bits(NO_VALUE));
+        WrittenSeries { labels, samples: vec![WrittenSample { value, timestamp_ms }] }
     });
     snappy(&WriteRequest { timeseries: series.collect() }.encode_to_vec())
 }
@@ -82,7 +84,8 @@ mod tests {
 
     #[test]
     fn series_have_sorted_labels_and_one_sample() {
-        let figures = PushedFigures { at_unix_ms: 5, p50_ns: 1_000_000, ..PushedFigures::default() };
+        let figures =
+            PushedFigures { at_unix_ms: 5, p50_ns: Some(1_000_000), has_begun: true, ..PushedFigures::default() };
         let labels = [("url", "http://a/"), ("job", "j"), ("Zone", "z")];
         let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let block = body(&figures, &labels);
@@ -93,6 +96,7 @@ mod tests {
         let names: Vec<&str> = series.labels.iter().map(|label| label.name.as_str()).collect();
         assert_eq!(names, ["Zone", "__name__", "job", "quantile", "url"]);
         assert_eq!(series.samples, [WrittenSample { value: 0.001, timestamp_ms: 5 }]);
+        assert_eq!(request.timeseries[4].samples[0].value.to_bits(), NO_VALUE);
     }
 
     #[test]
