@@ -96,7 +96,8 @@ impl PreparedLoad {
             check_head(template, field)?;
             let body = content(&template.body, &field("body"))?;
             let call = calls.read(template, field)?;
-            if let Some(call) = call.as_ref().filter(|_| !plan.has_values()) {
+            if let Some(call) = call.as_ref().filter(|_| !plan.has_values() || !body.windows(2).any(|two| two == b"${"))
+            {
                 call.body(&body).map_err(|problem| PlanError::new(field("body"), problem))?;
             }
             let wire = render(template, &origins[origin].authority, &target, &body, plan.keep_alive);

@@ -294,6 +294,8 @@ mod tests {
         says("{}", "requests: [{weight: 0}]", "rows[0].requests: at least one needs a weight above 0");
         says("{}", "requests: [{path: get}, {method: G T}]", "rows[0].requests[0].path: \"get\" does not start with /");
         says("{}", "request: {expect_status: [20]}", "rows[0].request.expect_status: 20 is not between 100 and 599");
+        let sized_call = "request: {body_bytes: 5, grpc: {call: a.B/C, proto: b.proto}}";
+        says("{}", sized_call, "rows[0].request.body_bytes: must be left out");
         says(
             "{tls: true}",
             "request: {host: b.example}",

@@ -281,6 +281,11 @@ fn request_problems(place: &str, request: &RequestSpec, tls: bool) -> Vec<String
     if let Some(status) = expect_status.iter().find(|status| !known.contains(*status)) {
         problems.push(format!("{place}.expect_status: {status} is not between {range}"));
     }
+    if request.grpc.is_some() && request.body_bytes > 0 {
+        problems.push(format!(
+            "{place}.body_bytes: must be left out: the message of a call of gRPC is its `body`, as JSON"
+        ));
+    }
     if tls && host.is_some() {
         problems.push(format!(
             "{place}.host: over TLS the host is always localhost, because the run's certificate is for localhost"

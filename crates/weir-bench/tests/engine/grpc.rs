@@ -132,6 +132,11 @@ fn messages_are_made_of_data_and_answers_are_checked_as_json() {
     let flow = load(&stream).flow.expect("there are checks");
     assert_eq!(flow.checks.iter().map(|check| check.passed).collect::<Vec<_>>(), [40, 0, 40]);
 
+    let mut constant = plan.clone();
+    constant.requests[0].body = RequestBody::Text("{\"nme\": 1}".to_owned());
+    let refused = run(&constant, &mut |_| {}).expect_err("the message has no values").to_string();
+    assert!(refused.starts_with("requests[0].body: is not a message shop.Item"), "{refused}");
+
     let mut unfit = plan.clone();
     unfit.data.variables.insert("n".to_owned(), PlanVariable::Value("many".to_owned()));
     assert_eq!(load(&unfit).total.errors.local, 40);
@@ -212,4 +217,33 @@ fn call_that_takes_longer_than_its_deadline_ends_with_this_status() {
     let total = load(&plan).total;
     assert_eq!((total.completed, total.unexpected, total.statuses), (40, 40, [(4, 40)].into()));
     assert!(total.latency.quantile(0.0) >= 29_000_000, "no call ends before its deadline");
+
+    // The deadline may be later than the time-out of requests.
+    plan.requests[0].grpc.as_mut().expect("it is a call").deadline_ms = Some(1_500);
+    (plan.timeouts.response_ms, plan.stop) = (1_000, StopCondition::after_count(8));
+    let total = load(&plan).total;
+    assert_eq!((total.statuses, total.errors.sum()), ([(4, 8)].into(), 0));
+}
+
+#[test]
+fn messages_before_a_deadline_are_counted_and_checked() {
+    let file = ProtoFile::new("partial");
+    // Three messages, and then nothing more.
+    let stopping = peer(|mut respond| {
+        let mut send = respond.send_response(of_grpc(200), false).expect("the stream is open");
+        let message = [&[0, 0, 0, 0, 5, 0x0a, 3][..], b"pen"].concat();
+        send.send_data(Bytes::from(message.repeat(3)), false).expect("the stream is open");
+        Some(respond)
+    });
+    let mut plan = file.plan(&stopping, "Watch", "{}", &[]);
+    plan.requests[0].grpc.as_mut().expect("it is a call").deadline_ms = Some(500);
+    plan.requests[0].check = vec![json("/2/name", "pen"), json("/3/name", "pen")];
+    plan.stop = StopCondition::after_count(8);
+    let result = load(&plan);
+    let total = &result.total;
+    assert_eq!((total.statuses.clone(), total.messages, total.bytes_received), ([(4, 8)].into(), 24, 240));
+    assert_eq!(total.first_message.as_ref().map(|times| times.count()), Some(8));
+    let checks = result.flow.expect("there are checks").checks;
+    assert_eq!([checks[0].passed, checks[1].passed], [8, 0]);
+    assert_eq!(checks[1].example.as_deref(), Some("there was no such place"));
 }

@@ -32,8 +32,8 @@ pub(in crate::engine) struct CapturedAnswer {
     keeps_fields: bool,
     fields: Vec<(String, Vec<u8>)>,
     body: Vec<u8>,
-    /// The body is longer than what is kept.
-    is_cut: bool,
+    /// Why the body cannot be looked at, such as that it is longer than what is kept.
+    unreadable: Option<String>,
 }
 
 impl CapturedAnswer {
@@ -49,7 +49,7 @@ impl CapturedAnswer {
         self.fields.clear();
         self.body.clear();
         self.body.shrink_to(KEPT_BODY);
-        self.is_cut = false;
+        self.unreadable = None;
     }
 
     pub(in crate::engine) fn is_used(&self) -> bool {
@@ -65,8 +65,10 @@ impl CapturedAnswer {
     pub(in crate::engine) fn content(&mut self, data: &[u8]) {
         if self.needs.body {
             let room = LARGEST_BODY - self.body.len();
-            self.is_cut |= data.len() > room;
             self.body.extend_from_slice(&data[..data.len().min(room)]);
+            if data.len() > room {
+                self.cut();
+            }
         }
     }
 
@@ -75,9 +77,24 @@ impl CapturedAnswer {
         self.needs.body
     }
 
+    /// How many bytes of the body are still kept.
+    pub(in crate::engine) fn room(&self) -> usize {
+        LARGEST_BODY - self.body.len()
+    }
+
+    /// Whether more of the body makes a difference.
+    pub(in crate::engine) fn takes_more(&self) -> bool {
+        self.needs.body && self.unreadable.is_none()
+    }
+
     /// A part of the body is missing, because it is too long.
     pub(in crate::engine) fn cut(&mut self) {
-        self.is_cut = true;
+        self.cannot_be_read(format!("the body was longer than {} MiB", LARGEST_BODY >> 20));
+    }
+
+    /// The body cannot be looked at.
+    pub(in crate::engine) fn cannot_be_read(&mut self, reason: String) {
+        self.unreadable.get_or_insert(reason);
     }
 
     /// The values of a field, in their order.
@@ -170,8 +187,8 @@ impl<'a> CompleteAnswer<'a> {
                     several => Ok(Cow::Owned(several.join(&b", "[..]))),
                 }
             }
-            _ if self.captured.is_cut => {
-                Err(NoValue::Unreadable(format!("the body was longer than {} MiB", LARGEST_BODY >> 20)))
+            _ if self.captured.unreadable.is_some() => {
+                Err(NoValue::Unreadable(self.captured.unreadable.clone().unwrap_or_default()))
             }
             AnswerPart::Body => Ok(Cow::Borrowed(&self.captured.body)),
             AnswerPart::Json(pointer) => {

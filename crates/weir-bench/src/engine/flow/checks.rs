@@ -36,8 +36,8 @@ enum ValueComparison {
 }
 
 impl PreparedCheck {
-    /// Reads a check; the error says what is wrong with it.
-    pub(super) fn read(check: &AnswerCheck, names: &[String]) -> Result<Self, String> {
+    /// Reads a check of a request, or of a call of gRPC; the error says what is wrong with it.
+    pub(super) fn read(check: &AnswerCheck, names: &[String], is_call: bool) -> Result<Self, String> {
         let AnswerCheck { status, field, json, equals, contains, matches, not } = check;
         let compared = [equals, contains, matches].into_iter().flatten().count();
         let says_not = if *not { "not " } else { "" };
@@ -45,7 +45,7 @@ impl PreparedCheck {
             if field.is_some() || json.is_some() || compared > 0 {
                 return Err("`status` is a check of its own; write the others as another check".to_owned());
             }
-            let ranges = status.iter().map(status_range).collect::<Result<_, _>>()?;
+            let ranges = status.iter().map(|pattern| status_range(pattern, is_call)).collect::<Result<_, _>>()?;
             let words: Vec<String> = status.iter().map(status_text).collect();
             let label = format!("status is {says_not}{}", words.join(" or "));
             return Ok(Self { label, rule: CheckRule::Status(ranges), is_not: *not });
@@ -140,7 +140,7 @@ fn status_text(pattern: &StatusPattern) -> String {
     }
 }
 
-fn status_range(pattern: &StatusPattern) -> Result<RangeInclusive<u16>, String> {
+fn status_range(pattern: &StatusPattern, is_call: bool) -> Result<RangeInclusive<u16>, String> {
     let text = status_text(pattern);
     let class = text.strip_suffix("xx").or_else(|| text.strip_suffix("XX"));
     let range = match class {
@@ -153,15 +153,20 @@ fn status_range(pattern: &StatusPattern) -> Result<RangeInclusive<u16>, String> 
         },
         None => {
             let of_http = text.parse().ok().filter(|status| (100..=599).contains(status));
-            of_http.or_else(|| status_named(&text)).map(|status| status..=status)
+            of_http.or_else(|| status_named(&text).filter(|_| is_call)).map(|status| status..=status)
         }
     };
-    range.ok_or_else(|| {
-        format!(
-            "`status`: \"{text}\" is neither a status between 100 and 599, nor a class, nor a status of gRPC; try 200, 2xx or \
-             NOT_FOUND"
-        )
-    })
+    // A gateway may answer a call with a status of HTTP, but a call that the service answers has one of gRPC.
+    match range {
+        Some(range) if is_call && range.contains(&200) => {
+            Err(format!("`status`: \"{text}\" is no status of a call of gRPC; try OK or NOT_FOUND"))
+        }
+        Some(range) => Ok(range),
+        None if is_call => Err(format!("`status`: \"{text}\" is no status of gRPC; try OK or NOT_FOUND")),
+        None => {
+            Err(format!("`status`: \"{text}\" is neither a status between 100 and 599 nor a class; try 200 or 2xx"))
+        }
+    }
 }
 
 fn pattern_of(pattern: &str) -> Result<Regex, String> {
@@ -218,7 +223,8 @@ mod tests {
     use crate::engine::flow::answer::tests::captured;
 
     fn outcome(check: &AnswerCheck, status: u16, body: &str) -> (String, Result<(), String>) {
-        let prepared = PreparedCheck::read(check, &["user".to_owned()]).expect("a good check");
+        let is_call = status < 100;
+        let prepared = PreparedCheck::read(check, &["user".to_owned()], is_call).expect("a good check");
         let answer = captured(&[("Content-Type", "application/json")], body);
         let outcome = prepared.check(status, &CompleteAnswer::new(&answer), &["ann".to_owned()]);
         (prepared.label, outcome)
@@ -272,12 +278,19 @@ mod tests {
             AnswerCheck { status: vec![StatusPattern::Class("NOT_FOUND".to_owned())], ..AnswerCheck::default() };
         assert_eq!(outcome(&check, 5, "").1, Ok(()));
         assert_eq!(outcome(&check, 14, "").1, Err("it was UNAVAILABLE".to_owned()));
-        assert_eq!(outcome(&check, 404, "").1, Err("it was 404".to_owned()));
+        let read = |text: &str, is_call| {
+            let status = vec![StatusPattern::Class(text.to_owned())];
+            PreparedCheck::read(&AnswerCheck { status, ..AnswerCheck::default() }, &[], is_call).map(|_| ())
+        };
+        let [ok, of_gateway, of_http] = ["5", "503", "2xx"].map(|text| (read(text, true), read(text, false)));
+        assert!(ok.0.is_ok() && ok.1.is_err_and(|error| error.contains("try 200 or 2xx")));
+        assert!(of_gateway.0.is_ok() && of_gateway.1.is_ok() && of_http.1.is_ok());
+        assert!(of_http.0.is_err_and(|error| error.contains("no status of a call of gRPC; try OK or NOT_FOUND")));
     }
 
     #[test]
     fn fault_of_a_check_says_what_would_be_right() {
-        let fault = |check: AnswerCheck| PreparedCheck::read(&check, &["user".to_owned()]).expect_err("a fault");
+        let fault = |check: AnswerCheck| PreparedCheck::read(&check, &["user".to_owned()], false).expect_err("a fault");
         assert!(fault(AnswerCheck { equals: text("${a}"), ..AnswerCheck::default() }).contains("${a} is not a name"));
         assert!(fault(AnswerCheck::default()).contains("use `status`, `equals`"));
         assert!(
@@ -286,10 +299,8 @@ mod tests {
         );
         for class in ["9xx", "700xx", "+2xx", "xx", "02xx"] {
             let status = vec![StatusPattern::Class(class.to_owned())];
-            let wanted = format!(
-                "`status`: \"{class}\" is neither a status between 100 and 599, nor a class, nor a status of gRPC; \
-             try 200, 2xx or NOT_FOUND"
-            );
+            let wanted =
+                format!("`status`: \"{class}\" is neither a status between 100 and 599 nor a class; try 200 or 2xx");
             assert_eq!(fault(AnswerCheck { status, ..AnswerCheck::default() }), wanted);
         }
         let two = AnswerCheck { equals: text("a"), contains: text("b"), ..AnswerCheck::default() };

@@ -181,7 +181,8 @@ impl FlowRequestReader<'_> {
             self.redirects()?.then(|| count(format!("at most {} redirects", template.follow_redirects)));
         let mut prepared = Vec::new();
         for (index, check) in template.check.iter().enumerate() {
-            let check = PreparedCheck::read(check, names).map_err(self.wrong(&format!("check[{index}]")))?;
+            let check = PreparedCheck::read(check, names, template.grpc.is_some())
+                .map_err(self.wrong(&format!("check[{index}]")))?;
             prepared.push((count(check.label.clone()), check));
         }
         let mut takes = Vec::new();

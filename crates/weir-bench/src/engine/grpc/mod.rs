@@ -3,6 +3,7 @@
 mod messages;
 mod status;
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, MethodDes
 use serde_json::Value;
 
 pub(super) use self::messages::{MessageReader, NotMessages, ReceivedMessage};
+use self::status::is_status;
 pub(crate) use self::status::status_words;
 pub(super) use self::status::{DEADLINE_EXCEEDED, OK, status_named, status_sent};
 use super::plan::{GrpcCall, LoadPlan, PlanError, Protocol, RequestBody, RequestTemplate};
@@ -61,14 +63,51 @@ impl PreparedCall {
         Ok(body)
     }
 
-    /// A message of an answer as JSON, with fields that have their default values; `None` if it is not of its type.
-    pub(super) fn answer_json(&self, message: &[u8]) -> Option<Vec<u8>> {
+    /// A message of an answer as JSON of at most `room` bytes, with fields that have their default values.
+    pub(super) fn answer_json(&self, message: &[u8], room: usize) -> Result<Vec<u8>, NoAnswerJson> {
         let kind: MessageDescriptor = self.method.output();
-        let message = DynamicMessage::decode(kind, message).ok()?;
-        let mut json = serde_json::Serializer::new(Vec::new());
+        let message = DynamicMessage::decode(kind, message).map_err(|_| NoAnswerJson::NotOfType)?;
+        let mut json = serde_json::Serializer::new(BoundedJson { bytes: Vec::new(), room, is_full: false });
         let options = SerializeOptions::new().skip_default_fields(false);
-        message.serialize_with_options(&mut json, &options).ok()?;
-        Some(json.into_inner())
+        let written = message.serialize_with_options(&mut json, &options);
+        let BoundedJson { bytes, is_full, .. } = json.into_inner();
+        match written {
+            Ok(()) => Ok(bytes),
+            Err(_) if is_full => Err(NoAnswerJson::TooLong),
+            Err(error) => Err(NoAnswerJson::NotWritable(format!("the message cannot be written as JSON: {error}"))),
+        }
+    }
+}
+
+/// Why a message of an answer is not there as JSON.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NoAnswerJson {
+    /// It is not of the type of the answers.
+    NotOfType,
+    TooLong,
+    /// JSON has no form for it, such as for an `Any` of an unknown type.
+    NotWritable(String),
+}
+
+/// JSON that ends at a bound: a short message of many fields with their default values becomes hundreds of times as long.
+struct BoundedJson {
+    bytes: Vec<u8>,
+    room: usize,
+    is_full: bool,
+}
+
+impl Write for BoundedJson {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        if data.len() > self.room - self.bytes.len() {
+            self.is_full = true;
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.bytes.extend_from_slice(data);
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -146,8 +185,17 @@ pub(super) fn with_calls(plan: &LoadPlan) -> Result<LoadPlan, PlanError> {
     let mut plan = plan.clone();
     let is_http2 = matches!(plan.protocol, Protocol::Http2 { .. });
     for (index, request) in plan.requests.iter_mut().enumerate() {
-        let Some(grpc) = &request.grpc else { continue };
         let wrong = |key: &str, problem: &str| Err(PlanError::new(format!("requests[{index}].{key}"), problem));
+        let of_grpc = |status: &u16| is_status(*status);
+        let Some(grpc) = &request.grpc else {
+            if request.expect_status.iter().any(of_grpc) {
+                return wrong("expect_status", "has a status of gRPC, and this is a request of HTTP; try 200");
+            }
+            continue;
+        };
+        if !request.expect_status.iter().all(of_grpc) {
+            return wrong("expect_status", "must be statuses of gRPC, between 0 (OK) and 16");
+        }
         if !is_http2 {
             return wrong("grpc", "needs the protocol http2");
         }
@@ -164,12 +212,13 @@ pub(super) fn with_calls(plan: &LoadPlan) -> Result<LoadPlan, PlanError> {
             if !(1..=LONGEST_DEADLINE_MS).contains(&ms) {
                 return wrong("grpc.deadline_ms", "must be between 1 and 86400000, a day");
             }
+            request.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("grpc-timeout"));
             request.headers.push(("grpc-timeout".to_owned(), timeout_field(ms)));
         }
         request.name = Some(request.label().to_owned());
         request.url = format!("{}/{}", request.url.trim_end_matches('/'), grpc.call);
         request.method = "POST".to_owned();
-        request.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("content-type"));
+        request.headers.retain(|(name, _)| !["content-type", "te"].iter().any(|own| name.eq_ignore_ascii_case(own)));
         for (name, value) in [("content-type", "application/grpc"), ("te", "trailers")] {
             request.headers.push((name.to_owned(), value.to_owned()));
         }
@@ -233,14 +282,28 @@ mod tests {
         assert_eq!(add.body(br#"{"name": "a", "count": 2}"#), Ok([&[0, 0, 0, 0, 5][..], item].concat()));
         assert_eq!(add.body(b" "), Ok(vec![0; 5]));
         let answer = [&[0x0a, 5][..], item, &[0x0a, 0]].concat();
-        let json = add.answer_json(&answer).expect("a message of its type");
-        assert_eq!(json, br#"{"items":[{"name":"a","count":2},{"name":"","count":0}]}"#);
-        assert_eq!(add.answer_json(b"\x0a\x05x"), None);
+        let json = br#"{"items":[{"name":"a","count":2},{"name":"","count":0}]}"#;
+        assert_eq!(add.answer_json(&answer, json.len()), Ok(json.to_vec()));
+        assert_eq!(add.answer_json(&answer, json.len() - 1), Err(NoAnswerJson::TooLong));
+        assert_eq!(add.answer_json(b"\x0a\x05x", 100), Err(NoAnswerJson::NotOfType));
         let all = file.call("shop.v1.Cart/AddAll").expect("it is defined");
         assert_eq!(
             all.body(br#"[{}, {"name": "a", "count": 2}]"#),
             Ok([&[0, 0, 0, 0, 0, 0, 0, 0, 0, 5][..], item].concat())
         );
+    }
+
+    #[test]
+    fn message_without_a_form_in_json_is_of_its_type() {
+        let proto = "syntax = \"proto3\"; import \"google/protobuf/any.proto\"; message A { google.protobuf.Any any = 1; } \
+                     service S { rpc Get(A) returns (A); }";
+        let get = ProtoFile::new("any", proto).call("S/Get").expect("it is defined");
+        let of_unknown_type = b"\x0a\x07\x0a\x05x.y/Z";
+        let NoAnswerJson::NotWritable(reason) = get.answer_json(of_unknown_type, 100).expect_err("it has no form")
+        else {
+            panic!("it is a message");
+        };
+        assert!(reason.starts_with("the message cannot be written as JSON: "), "{reason}");
     }
 
     #[test]
@@ -282,6 +345,15 @@ mod tests {
             [Some("1500m"), Some("trailers"), Some("application/grpc")]
         );
         assert_eq!((request.label(), request.expect_status.as_slice()), ("shop.v1.Cart/Add", &[OK][..]));
+        plan.requests[0].headers =
+            ["grpc-timeout", "TE", "Content-Type"].map(|name| (name.to_owned(), "x".to_owned())).into();
+        assert_eq!(with_calls(&plan).expect("a good plan").requests[0].headers.len(), 3, "each field is sent once");
+        plan.requests[0].expect_status = vec![200];
+        assert!(refused(&plan).starts_with("requests[0].expect_status: must be statuses of gRPC"));
+        let mut of_http = LoadPlan::closed("http://a:1/", 1, StopCondition::after_count(1));
+        of_http.requests[0].expect_status = vec![5];
+        assert!(refused(&of_http).starts_with("requests[0].expect_status: has a status of gRPC"));
+        plan.requests[0].expect_status = Vec::new();
         plan.requests[0].body = RequestBody::Sized(5);
         assert!(refused(&plan).starts_with("requests[0].body: must be the message of the call as JSON"));
         plan.requests[0].url = "http://a:1/?b".to_owned();

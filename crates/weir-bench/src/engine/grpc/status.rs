@@ -25,6 +25,11 @@ pub(in crate::engine) const OK: u16 = 0;
 const UNKNOWN: u16 = 2;
 pub(in crate::engine) const DEADLINE_EXCEEDED: u16 = 4;
 
+/// Whether this is a status of gRPC.
+pub(in crate::engine) fn is_status(status: u16) -> bool {
+    usize::from(status) < NAMES.len()
+}
+
 /// A status as reports write it: the number of one of HTTP, the name of one of gRPC.
 pub(crate) fn status_words(status: u16) -> String {
     NAMES.get(usize::from(status)).map_or_else(|| status.to_string(), |name| (*name).to_owned())

@@ -15,7 +15,7 @@ use super::{Answered, PreparedStreams};
 use crate::engine::clock::now_ns;
 use crate::engine::flow::CapturedAnswer;
 use crate::engine::grpc::{
-    DEADLINE_EXCEEDED, MessageReader, NotMessages, OK, PreparedCall, ReceivedMessage, status_sent,
+    DEADLINE_EXCEEDED, MessageReader, NoAnswerJson, NotMessages, OK, PreparedCall, ReceivedMessage, status_sent,
 };
 use crate::engine::recorder::Cause;
 
@@ -54,7 +54,7 @@ impl Multiplexed for DialedHttp2 {
             send.send_data(body.clone(), true).map_err(|error| cause(&error))?;
         }
         if let Some(call) = &request.call {
-            let answered = within_deadline(call, call_answer(call, response, capture)).await?;
+            let answered = GrpcAnswer::new(call, capture).receive_in_time(response).await?;
             return Ok(answered.map(|answered| Answered { sent: body.len() as u64, ..answered }));
         }
         let Some(response) = received_head(response.await)? else { return Ok(None) };
@@ -84,65 +84,87 @@ fn received_head(
     }
 }
 
-/// Ends a call at its deadline; the stream is reset when its answer is dropped.
-async fn within_deadline(
-    call: &PreparedCall,
-    answer: impl Future<Output = Result<Option<Answered>, Cause>>,
-) -> Result<Option<Answered>, Cause> {
-    let Some(deadline) = call.deadline else { return answer.await };
-    let late = || Ok(Some(Answered { status: Some(DEADLINE_EXCEEDED), ..Answered::default() }));
-    timeout(deadline, answer).await.unwrap_or_else(|_| late())
+/// The answer to a call, as far as it has come.
+struct GrpcAnswer<'a> {
+    call: &'a PreparedCall,
+    capture: &'a mut CapturedAnswer,
+    answered: Answered,
+    reader: MessageReader,
+    json: AnswerJson,
 }
 
-/// The answer to a call. Its status is that of gRPC, or that of HTTP if it is not 200 and there is no other.
-async fn call_answer(
-    call: &PreparedCall,
-    response: ResponseFuture,
-    capture: &mut CapturedAnswer,
-) -> Result<Option<Answered>, Cause> {
-    let Some(response) = received_head(response.await)? else { return Ok(None) };
-    let first_byte = captured_head(capture, response.status(), response.headers());
-    let (head, mut content) = response.into_parts();
-    let mut answered = Answered { first_byte, ..Answered::default() };
-    let (mut reader, mut json) = (MessageReader::new(capture.keeps_body()), AnswerJson::default());
-    let is_grpc = head
-        .headers
-        .get(http::header::CONTENT_TYPE)
-        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
-    while let Some(data) = content.data().await {
-        let data = data.map_err(|error| cause(&error))?;
-        answered.received += data.len() as u64;
-        content.flow_control().release_capacity(data.len()).map_err(|error| cause(&error))?;
-        if is_grpc {
-            let read = reader.feed(&data, |message| json.add(call, message, capture));
-            read.map_err(|NotMessages| Cause::Protocol)?;
-            if reader.count() > 0 && call.answers_with_stream() {
-                answered.first_message.get_or_insert_with(now_ns);
+impl<'a> GrpcAnswer<'a> {
+    fn new(call: &'a PreparedCall, capture: &'a mut CapturedAnswer) -> Self {
+        let (reader, json) = (MessageReader::new(capture.keeps_body()), AnswerJson::default());
+        Self { call, capture, answered: Answered::default(), reader, json }
+    }
+
+    /// Receives the answer until the deadline. Then what has come counts, and the stream is reset, since its answer is dropped.
+    async fn receive_in_time(mut self, response: ResponseFuture) -> Result<Option<Answered>, Cause> {
+        let status = match self.call.deadline {
+            None => self.receive(response).await?,
+            Some(deadline) => match timeout(deadline, self.receive(response)).await {
+                Ok(status) => status?,
+                Err(_) => {
+                    self.json.end(self.call, self.capture);
+                    Some(DEADLINE_EXCEEDED)
+                }
+            },
+        };
+        let messages = self.reader.count();
+        Ok(status.map(|status| Answered { status: Some(status), messages, ..self.answered }))
+    }
+
+    /// Receives the answer. Its status is that of gRPC, or that of HTTP if it is not 200 and there is no other.
+    async fn receive(&mut self, response: ResponseFuture) -> Result<Option<u16>, Cause> {
+        let Some(response) = received_head(response.await)? else { return Ok(None) };
+        self.answered.first_byte = captured_head(self.capture, response.status(), response.headers());
+        let (head, mut content) = response.into_parts();
+        let is_grpc = head
+            .headers
+            .get(http::header::CONTENT_TYPE)
+            .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+        while let Some(data) = content.data().await {
+            let data = data.map_err(|error| cause(&error))?;
+            self.answered.received += data.len() as u64;
+            content.flow_control().release_capacity(data.len()).map_err(|error| cause(&error))?;
+            if is_grpc {
+                self.messages(&data)?;
             }
         }
+        self.json.end(self.call, self.capture);
+        let trailers = content.trailers().await.map_err(|error| cause(&error))?.unwrap_or_default();
+        trailers.iter().for_each(|(name, value)| self.capture.field(name.as_str(), value.as_bytes()));
+        let sent = |fields: &HeaderMap| fields.get("grpc-status").map(|value| status_sent(value.as_bytes()));
+        let status = match sent(&trailers).or_else(|| sent(&head.headers)) {
+            Some(status) => status,
+            None if head.status != http::StatusCode::OK => head.status.as_u16(),
+            None => return Err(Cause::Protocol),
+        };
+        // A call that is answered with one message has one, if it succeeded.
+        let has_all = status != OK || self.call.answers_with_stream() || self.reader.count() == 1;
+        if self.reader.is_at_end() && has_all { Ok(Some(status)) } else { Err(Cause::Protocol) }
     }
-    json.end(call, capture);
-    let trailers = content.trailers().await.map_err(|error| cause(&error))?.unwrap_or_default();
-    trailers.iter().for_each(|(name, value)| capture.field(name.as_str(), value.as_bytes()));
-    let sent = |fields: &HeaderMap| fields.get("grpc-status").map(|value| status_sent(value.as_bytes()));
-    let status = match sent(&trailers).or_else(|| sent(&head.headers)) {
-        Some(status) => status,
-        None if head.status != http::StatusCode::OK => head.status.as_u16(),
-        None => return Err(Cause::Protocol),
-    };
-    // A call that is answered with one message has one, if it succeeded.
-    let is_whole = reader.is_at_end() && (status != OK || call.answers_with_stream() || reader.count() == 1);
-    if !is_whole {
-        return Err(Cause::Protocol);
+
+    /// Takes a piece of the messages.
+    fn messages(&mut self, data: &[u8]) -> Result<(), Cause> {
+        let Self { call, capture, answered, reader, json } = self;
+        // Taken before messages are converted for checks, which is the generator's own time.
+        let came = (call.answers_with_stream() && answered.first_message.is_none()).then(now_ns);
+        let read = reader.feed(data, |message| json.add(call, message, capture));
+        read.map_err(|NotMessages| Cause::Protocol)?;
+        if came.is_some() && reader.count() > 0 {
+            answered.first_message = came;
+        }
+        Ok(())
     }
-    (answered.status, answered.messages) = (Some(status), reader.count());
-    Ok(Some(answered))
 }
 
 /// The messages of an answer as JSON: those of a stream are a list.
 #[derive(Default)]
 struct AnswerJson {
     has_begun: bool,
+    has_ended: bool,
 }
 
 impl AnswerJson {
@@ -157,14 +179,21 @@ impl AnswerJson {
             capture.content(if is_first { b"[" } else { b"," });
         }
         match message {
-            ReceivedMessage::Kept(bytes) => capture.content(&call.answer_json(bytes).ok_or(NotMessages)?),
+            // What would not be kept is not converted.
+            _ if !capture.takes_more() => {}
+            ReceivedMessage::Kept(bytes) => match call.answer_json(bytes, capture.room()) {
+                Ok(json) => capture.content(&json),
+                Err(NoAnswerJson::NotOfType) => return Err(NotMessages),
+                Err(NoAnswerJson::TooLong) => capture.cut(),
+                Err(NoAnswerJson::NotWritable(reason)) => capture.cannot_be_read(reason),
+            },
             ReceivedMessage::TooLong => capture.cut(),
         }
         Ok(())
     }
 
-    fn end(&self, call: &PreparedCall, capture: &mut CapturedAnswer) {
-        if call.answers_with_stream() {
+    fn end(&mut self, call: &PreparedCall, capture: &mut CapturedAnswer) {
+        if call.answers_with_stream() && !std::mem::replace(&mut self.has_ended, true) {
             capture.content(if self.has_begun { b"]" } else { b"[]" });
         }
     }

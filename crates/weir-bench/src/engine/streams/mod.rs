@@ -345,6 +345,18 @@ impl StreamsState {
         timeout(limit, answer).await.unwrap_or(Err(Cause::Timeout))
     }
 
+    /// Limits the answer to a request to the plan's time-out. A call with a deadline has this time in addition, for all that is
+    /// outside of the deadline, such as opening a connection.
+    pub(super) async fn in_time_of<T>(
+        &self,
+        request: usize,
+        answer: impl Future<Output = Result<T, Cause>>,
+    ) -> Result<T, Cause> {
+        let deadline = self.prepared.requests[request].call.as_ref().and_then(|call| call.deadline);
+        let limit = Duration::from_millis(self.plan().timeouts.response_ms) + deadline.unwrap_or_default();
+        timeout(limit, answer).await.unwrap_or(Err(Cause::Timeout))
+    }
+
     /// When a client of this thread starts, on the monotonic clock.
     pub(super) fn client_start(&self, client: usize) -> u64 {
         let ramp_up_ms = match self.plan().pacing {

@@ -62,7 +62,7 @@ async fn closed(
         }
         let Some(request) = shared.due_in(slot, client, due) else { return };
         let exchange = shared.begin(request, due, false);
-        let outcome = shared.in_time(exchanges.exchange(slot, exchange)).await;
+        let outcome = shared.in_time_of(request, exchanges.exchange(slot, exchange)).await;
         shared.finish(exchange, outcome);
         shared.restart_without_values(slot, client, request, &outcome);
         if let Err(Cause::Connect | Cause::ConnectTimeout | Cause::Tls | Cause::Local) = outcome {
@@ -164,7 +164,7 @@ async fn work(
             // An open loop always has data: the plan's check accepts no file with an end.
             shared.draw(slot, request, due);
             let exchange = shared.begin(request, due, waited);
-            let outcome = shared.in_time(exchanges.exchange(slot, exchange)).await;
+            let outcome = shared.in_time_of(request, exchanges.exchange(slot, exchange)).await;
             shared.finish(exchange, outcome);
             let mut pool = pool.borrow_mut();
             order = pool.backlog.pop_front().map(|(request, due)| (request, due, true));
