@@ -34,8 +34,11 @@ pub fn report(plan: &LoadPlan, result: &LoadResult) -> String {
         counted(plan.threads as u64, "thread"),
         pacing(&plan.pacing)
     );
-    let lines =
-        answers(plan, result).into_iter().chain(steps(result)).chain(transport(result)).chain([generator(result)]);
+    let lines = answers(plan, result)
+        .into_iter()
+        .chain(steps(plan, result))
+        .chain(transport(plan, result))
+        .chain([generator(result)]);
     for (name, value) in lines {
         let _ = writeln!(text, "{name:<14}{value}");
     }
@@ -105,7 +108,7 @@ fn answers(plan: &LoadPlan, result: &LoadResult) -> Vec<ReportLine> {
 }
 
 /// The times of parts of requests, and of several together.
-fn steps(result: &LoadResult) -> Vec<ReportLine> {
+fn steps(plan: &LoadPlan, result: &LoadResult) -> Vec<ReportLine> {
     let middle_and_99 = |times: &LatencyHistogram| {
         format!("50 % {}, 99 % {}", time(times.quantile(0.5) as f64), time(times.quantile(0.99) as f64))
     };
@@ -117,9 +120,9 @@ fn steps(result: &LoadResult) -> Vec<ReportLine> {
         lines.push(("first message", format!("{} after a call was sent", middle_and_99(times))));
     }
     if result.total.messages > 0 {
-        let (messages, calls) = (result.total.messages, result.total.completed.max(1));
-        let per_call = rate(messages as f64 / calls as f64);
-        lines.push(("messages", format!("{} received, {per_call} for each answered call", thousands(messages))));
+        let messages = result.total.messages;
+        let per_call = rate(messages as f64 / answered_calls(plan, result).max(1) as f64);
+        lines.push(("messages", format!("{} received, {per_call} for each call", thousands(messages))));
     }
     if let Some(passes) = result.flow.as_ref().and_then(|flow| flow.passes.as_ref()) {
         let times = match passes.completed {
@@ -130,6 +133,15 @@ fn steps(result: &LoadResult) -> Vec<ReportLine> {
         lines.push(("passes", format!("{completed} through all requests, {abandoned} incomplete{times}")));
     }
     lines
+}
+
+/// How many calls of gRPC have ended with a status; a plan may have requests of HTTP beside them.
+fn answered_calls(plan: &LoadPlan, result: &LoadResult) -> u64 {
+    let named = plan.requests.iter().zip(&result.requests);
+    match result.requests.as_slice() {
+        [] => result.total.completed,
+        _ => named.filter(|(request, _)| request.grpc.is_some()).map(|(_, named)| named.tally.completed).sum(),
+    }
 }
 
 /// What came of a check.
@@ -153,13 +165,15 @@ fn on_schedule(total: &LoadTally) -> String {
     format!("{}; {}", share(0.99, "99 %"), share(0.999, "99.9 %"))
 }
 
-fn transport(result: &LoadResult) -> [ReportLine; 3] {
+fn transport(plan: &LoadPlan, result: &LoadResult) -> [ReportLine; 3] {
     let (total, connections) = (&result.total, &result.connections);
     let received = format!(
-        "{}, {} per second; sent {}",
+        "{}, {} per second; sent {}{}",
         size(total.bytes_received as f64),
         size(total.bytes_received as f64 / total.completed.max(1) as f64 * result.rate()),
-        size(total.bytes_sent as f64)
+        size(total.bytes_sent as f64),
+        // Of HTTP/2 and HTTP/3, heads are compressed with what came before, and have no size of their own.
+        if plan.protocol.streams().is_some() { " (contents without heads)" } else { "" }
     );
     let tls = match &connections.tls_time {
         Some(times) => {
