@@ -412,7 +412,8 @@ fn costs(result: &ResultFile) -> Vec<PolicyCost<'_>> {
 /// A fit over the number of workers, for every target and row with at least three such numbers.
 fn scaling(result: &ResultFile) -> Vec<TargetScaling<'_>> {
     let mut fits = Vec::new();
-    for row in &result.scenario.rows {
+    // At a fixed rate, any number of workers answers the same number of requests.
+    for row in result.scenario.rows.iter().filter(|row| result.scenario.is_closed(row)) {
         for target in &result.scenario.targets {
             let points: Vec<(f64, f64)> = result
                 .series(&row.name, target)

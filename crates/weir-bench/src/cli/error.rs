@@ -53,7 +53,9 @@ pub enum LabError {
     NoCell,
     #[error("the format holds one cell, and {} match: {}; choose one with {CHOOSE}", .0.len(), .0.join("; "))]
     SeveralCells(Vec<String>),
-    #[error("the calculation needs results for at least three worker counts: run with --workers 1,2,4")]
+    #[error(
+        "the calculation needs results for at least three worker counts of a row in a closed loop: run with --workers 1,2,4"
+    )]
     TooFewWorkerCounts,
     /// The browser that draws PNG files.
     #[error("PNG files are drawn by Chromium: {0}")]

@@ -1,4 +1,5 @@
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -14,7 +15,7 @@ use super::{
 use crate::{
     analysis::{
         compare::{circumstances, differences},
-        lint::{self, Severity},
+        lint::{self, LintVerdict, Severity},
         summary::{self, Findings},
     },
     cli::print::out,
@@ -44,6 +45,11 @@ fn show_differences(before: &ResultFile, after: &ResultFile) -> Result<u8, LabEr
     for note in circumstances(before, after) {
         out!("not the same: {note}");
     }
+    for (which, result) in [("first", before), ("second", after)] {
+        for subject in invalid(&lint::judge(&lint::evidence_of(result))) {
+            out!("invalid in the {which} result: {subject}");
+        }
+    }
     let differences = differences(before, after);
     if differences.is_empty() {
         return Err(LabError::NothingToCompare);
@@ -58,6 +64,13 @@ fn show_differences(before: &ResultFile, after: &ResultFile) -> Result<u8, LabEr
     out!("{}", report::compared_legend(before));
     let different = |comparison: Option<Comparison>| comparison.is_some_and(|one| one.different);
     Ok(u8::from(differences.iter().any(|one| different(one.throughput) || different(one.cpu))))
+}
+
+/// The figures that are invalid.
+fn invalid(verdicts: &[LintVerdict]) -> impl Iterator<Item = &str> {
+    let subjects =
+        verdicts.iter().filter(|one| one.severity == Severity::Invalid).filter_map(|one| one.subject.as_deref());
+    subjects.collect::<BTreeSet<_>>().into_iter()
 }
 
 #[derive(Debug, Args)]
@@ -279,6 +292,10 @@ pub(super) fn capacity(arguments: CapacityArguments) -> Result<u8, LabError> {
         return Err(LabError::TooFewWorkerCounts);
     }
     for one in &findings.scaling {
+        let begin = format!("{}: {}, ", one.target, one.row);
+        for subject in invalid(&findings.verdicts).filter(|subject| subject.starts_with(&begin)) {
+            out!("invalid: {subject}");
+        }
         let answer = match one.fit.units_for(arguments.rate) {
             Some(units) => format!("{units} workers"),
             None => "no number of workers on one machine".to_owned(),

@@ -312,8 +312,10 @@ fn backlog_overflow(row: &RowEvidence) -> RuleOutcome {
 fn not_2xx(row: &RowEvidence) -> RuleOutcome {
     let (count, completed) = (row.not_2xx.filter(|count| *count > 0 && !row.backend_limits)?, row.completed?);
     let share = count as f64 / completed.max(1) as f64;
-    let words =
-        format!("{count} of {completed} responses were not 2xx: an error response costs less than a normal response");
+    let words = format!(
+        "{count} of {completed} responses had another status than 2xx, or than those that the scenario expects: an error response \
+         costs less than a normal response"
+    );
     Some((if share > 0.001 { Severity::Invalid } else { Severity::Warning }, words))
 }
 
