@@ -160,7 +160,9 @@ fn types(values: &[String]) -> Vec<String> {
 
 /// The length of content that is not sent. That of content which is sent is compared with the content.
 fn lengths([old, new]: [&RehearsedAnswer; 2], list: &mut DifferenceList) {
-    if !old.is_head && old.status != 304 {
+    // The text beside a redirect is not compared, and neither is its length.
+    let is_of_redirects = is_redirect(old) && is_redirect(new);
+    if is_of_redirects || (!old.is_head && old.status != 304) {
         return;
     }
     let (before, after) = (old.value("content-length"), new.value("content-length"));

@@ -184,6 +184,11 @@ fn lengths_of_contents_that_are_not_sent_are_compared() {
         one("head-length", "content-length changed")
     );
     assert_eq!(found(answer_of(200, &[("content-length", "1")], b"x"), answer_of(200, &[], b"x")), []);
+    let redirect = |length| {
+        let fields = [("location", "/next"), ("content-length", length)];
+        RehearsedAnswer { is_head: true, ..answer_of(301, &fields, b"") }
+    };
+    assert_eq!(found(redirect("162"), redirect("0")), [], "the text beside a redirect is not compared");
 }
 
 #[test]
