@@ -2,7 +2,7 @@
 //! again, and what it may have looked at is not.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use weir_testkit::{
 };
 
 use super::frames::{
-    CONTINUATION, DATA, END_HEADERS, End, Frames, GOAWAY, HEADERS, INITIAL_WINDOW_SIZE, INTERNAL_ERROR,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, End, Frames, GOAWAY, HEADERS, INITIAL_WINDOW_SIZE, INTERNAL_ERROR,
     MAX_CONCURRENT_STREAMS, PING, REFUSED_STREAM, RST_STREAM, SETTINGS, WHOLE, WINDOW_UPDATE, frame, headers, request,
     reset, section,
 };
@@ -41,7 +41,7 @@ fn before(origin: &Origin) -> Gateway {
     ))
 }
 
-/// Without content, which would be gone once it was sent.
+/// Without content.
 fn post(gateway: &Gateway) -> (u16, String) {
     let request = "POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n";
     let answer = gateway.client().ask(request).expect("an answer");
@@ -62,6 +62,124 @@ fn h13_a_refused_request_is_sent_again() {
     assert_eq!(post(&gateway), (200, "again".to_owned()));
     assert_eq!(seen.load(Ordering::SeqCst), 2);
     assert_eq!(origin.connections(), 1, "the connection is good");
+}
+
+/// Waits for a request of which everything has come, and returns its stream and its content. `None` when the gateway has gone.
+fn with_content(peer: &mut Peer<'_>) -> Option<(u32, Vec<u8>)> {
+    let mut content = Vec::new();
+    loop {
+        let frame = peer.receive()?;
+        if frame.kind == DATA {
+            content.extend_from_slice(&frame.payload);
+        }
+        if matches!(frame.kind, HEADERS | DATA) && frame.flags & END_STREAM != 0 {
+            return Some((frame.stream, content));
+        }
+    }
+}
+
+/// An origin that refuses every other request, beginning with the first, and answers the others with the number of their bytes. The
+/// connection ends when `refuse` says `false`.
+fn refusing(refuse: fn(&mut Peer<'_>, u32) -> bool) -> Origin {
+    let seen = AtomicUsize::new(0);
+    Origin::scripted(Reading::Strict, move |connection| {
+        let Some(mut peer) = Peer::begin(connection) else { return };
+        while let Some((stream, content)) = with_content(&mut peer) {
+            if seen.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) {
+                if !refuse(&mut peer, stream) {
+                    return;
+                }
+            } else {
+                assert!(content.iter().all(|byte| *byte == b'x'), "it comes as it was sent");
+                peer.answer(stream, &content.len().to_string());
+            }
+        }
+    })
+}
+
+#[test]
+fn h13_content_of_a_refused_request_is_sent_again_if_it_is_little() {
+    type Refusal = fn(&mut Peer<'_>, u32) -> bool;
+    let refusals: [(&str, Refusal); 2] = [
+        ("a refused stream", |peer, stream| {
+            peer.send(reset(stream, REFUSED_STREAM));
+            true
+        }),
+        ("a stream behind the last one", |peer, stream| {
+            peer.leave(stream.saturating_sub(2));
+            peer.wait_gone();
+            false
+        }),
+    ];
+    let clients: [fn(&Gateway) -> Client; 2] = [Gateway::client, |gateway| gateway.client().by_http2()];
+    for ((what, refuse), connect) in refusals.into_iter().flat_map(|refusal| clients.map(|connect| (refusal, connect)))
+    {
+        // Its peer opens no window: all content together fits into that which a connection has at first.
+        let origin = refusing(refuse);
+        let gateway = before(&origin);
+        let mut client = connect(&gateway);
+        let mut ask = |length: usize| {
+            let content = "x".repeat(length);
+            let head =
+                "POST /a HTTP/1.1\r\nHost: t\r\nContent-Type: application/grpc\r\nTE: trailers\r\nContent-Length:";
+            client.ask(format!("{head} {length}\r\n\r\n{content}")).expect("an answer")
+        };
+        for length in [8, 16 * 1024] {
+            let answer = ask(length);
+            assert_eq!((answer.status, answer.text()), (200, length.to_string()), "{what}, {length} bytes");
+        }
+        let more = "x".repeat(16 * 1024 + 1);
+        let post = format!("POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n{more}", more.len());
+        assert_eq!(gateway.client().ask(post).expect("an answer").status, 502, "{what}: so much is not kept");
+    }
+}
+
+/// An origin that refuses the first request after three bytes of its content, tells when they have come again, and answers with what
+/// comes after them.
+fn refusing_in_the_middle(told: Sender<()>) -> Origin {
+    Origin::scripted(Reading::Strict, move |connection| {
+        let Some(mut peer) = Peer::begin(connection) else { return };
+        let Some(refused) = peer.content(3) else { return };
+        peer.send(reset(refused, REFUSED_STREAM));
+        if peer.content(3).is_some() && told.send(()).is_ok() {
+            let Some((stream, rest)) = with_content(&mut peer) else { return };
+            peer.answer(stream, &format!("after them {}", String::from_utf8_lossy(&rest)));
+        }
+    })
+}
+
+#[test]
+fn h13_a_request_that_is_refused_before_its_end_goes_on_elsewhere() {
+    // The client sends the rest once the second stream has what was taken for the first.
+    for (length, rest) in [(Some("6"), "def"), (None, "def"), (Some("3"), "")] {
+        let (told, again) = channel();
+        let origin = refusing_in_the_middle(told);
+        let gateway = before(&origin);
+        let mut client = Frames::connect(&gateway);
+        let fields: Vec<_> = length.map(|length| ("content-length", length)).into_iter().collect();
+        client.send(headers(1, END_HEADERS, &request("POST", "/a", &fields)));
+        client.send(frame(DATA, 0, 1, "abc"));
+        again.recv_timeout(DEADLINE).expect("it is sent again");
+        client.send(frame(DATA, END_STREAM, 1, rest));
+        assert_eq!(client.end(1), End::Answered(200, format!("after them {rest}")), "{length:?}");
+    }
+    let (told, again) = channel();
+    let origin = refusing_in_the_middle(told);
+    let gateway = before(&origin);
+    let mut client = gateway.client();
+    client.send("POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 6\r\n\r\nabc");
+    again.recv_timeout(DEADLINE).expect("it is sent again");
+    client.send("def");
+    assert_eq!(client.response().expect("an answer").text(), "after them def");
+}
+
+#[test]
+fn h13_a_request_that_is_refused_in_the_middle_of_its_chunks_ends() {
+    let origin = refusing_in_the_middle(channel().0);
+    let gateway = before(&origin);
+    let mut client = gateway.client();
+    client.send("POST /a HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n");
+    assert_eq!(client.response().expect("an answer").status, 502);
 }
 
 #[test]

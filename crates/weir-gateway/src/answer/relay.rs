@@ -13,6 +13,7 @@ use weir_proto::h1::{Limits, Tolerance};
 use weir_proto::{Framing, Trailers};
 
 use crate::context::WorkerContext;
+use crate::context::kept_content::{KeptContent, MOST_KEPT};
 use crate::context::lifecycle::WorkerPhase;
 use crate::context::served_exchange::ServedExchange;
 use crate::endpoint::persistence::StickySessions;
@@ -89,6 +90,9 @@ pub(crate) fn both_ways<'a, C: ClientSide, U: UpstreamSide>(
     let mut relay = Relay::new(worker, client, upstream, exchange, terms);
     poll_fn(move |context| {
         let end = ready!(relay.poll(context));
+        if U::MARKS_END && end == Err(Stop::NotProcessed) {
+            relay.give_content_back();
+        }
         relay.release_buffers();
         Poll::Ready(end)
     })
@@ -115,6 +119,9 @@ struct RequestSide {
     content: u64,
     /// Bytes already forwarded of a body that was buffered for plugins.
     buffered_body_sent: usize,
+    /// The content as it has been sent, until the upstream answers: one of HTTP/2 may say that it has not processed the request.
+    /// `None` if it is not kept.
+    kept: Option<KeptContent>,
     /// Start of the clock for the minimum rate of the body: when reading began, plus the time in which the gateway did not
     /// read.
     body_since_ns: u64,
@@ -153,6 +160,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         terms: &'a RelayTerms<'a>,
     ) -> Relay<'a, C, U> {
         let now_ns = worker.now_ns();
+        let kept = is_kept::<U>(exchange).then(|| KeptContent::of(exchange.client.addr));
         let request = RequestSide {
             body: request_body::<C, U>(exchange, terms.clients.limits.head_bytes),
             coding: HopFraming::None,
@@ -160,6 +168,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
             refused: false,
             content: 0,
             buffered_body_sent: 0,
+            kept,
             body_since_ns: now_ns,
             is_call: C::MARKS_END && U::MARKS_END && exchange.request.framing.has_body() && exchange.request.is_grpc(),
             blocked_since_ns: 0,
@@ -330,6 +339,20 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
 /// How long the end of a message, and its trailers, may come after the last byte of content that its length allows. Some
 /// handlers send all content long before they end.
 const END_PATIENCE_NS: u64 = 250_000_000;
+
+/// Whether content that is sent to the upstream is kept: the upstream may refuse it unread, and filters of plugins could not pass it
+/// again.
+fn is_kept<U: UpstreamSide>(exchange: &ServedExchange) -> bool {
+    U::MARKS_END
+        && match exchange.request.framing {
+            Framing::None => false,
+            Framing::Sized(length) => length <= MOST_KEPT as u64,
+            Framing::Chunked | Framing::UntilClose => true,
+        }
+        && exchange.request_body().is_none()
+        && exchange.kept_content.is_none()
+        && exchange.request_filters.is_empty()
+}
 
 /// How the request's body is read. Its end has to be looked for only where it can have trailers beside a length.
 fn request_body<C: ClientSide, U: UpstreamSide>(exchange: &ServedExchange, trailer_limit: usize) -> BodyTransfer {

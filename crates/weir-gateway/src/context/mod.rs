@@ -4,6 +4,7 @@ pub(crate) mod buffers;
 pub(crate) mod clock;
 pub(crate) mod frame;
 pub(crate) mod identity_watch;
+pub(crate) mod kept_content;
 pub(crate) mod lifecycle;
 pub(crate) mod meter;
 pub(crate) mod served_exchange;

@@ -5,6 +5,8 @@ use std::ops::{Deref, DerefMut};
 use weir_plugin::{Exchange, Filters, MessageFilter};
 use weir_proto::websocket::DeflateTerms;
 
+use super::kept_content::KeptContent;
+
 /// Kept for the next exchange, so that an ordinary exchange allocates no memory.
 #[derive(Debug, Default)]
 pub(crate) struct ServedExchange {
@@ -13,6 +15,9 @@ pub(crate) struct ServedExchange {
     pub response_begun: bool,
     /// How much of the request's content has been read from the client.
     pub body_taken: ContentTaken,
+    /// All that has been read of the request's content, if an upstream has refused it and it can be sent again: the next attempt
+    /// begins with it. Plugins and records do not see it.
+    pub kept_content: Option<Box<KeptContent>>,
     /// A plugin has replaced the response on its way to the client. The replacement does not pass the plugins again.
     pub response_replaced: bool,
     /// A responder of this process has sent the request. The exchange has no client, and no plugin sees it.
@@ -49,8 +54,8 @@ impl std::fmt::Debug for WebSocketOpening {
     }
 }
 
-/// How much of a request's content has been read from its client. With part of it read, the request cannot be sent to
-/// another endpoint. Content not read must be discarded, or the connection closed, before the next request.
+/// How much of a request's content has been read from its client. With part of it read, the request can be sent to another
+/// endpoint only if that part is kept. Content not read must be discarded, or the connection closed, before the next request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ContentTaken {
     #[default]
@@ -60,11 +65,17 @@ pub(crate) enum ContentTaken {
 }
 
 impl ServedExchange {
+    /// Content that was read from the client for an earlier attempt is gone, so that no other attempt can follow.
+    pub(crate) fn is_content_lost(&self) -> bool {
+        self.body_taken != ContentTaken::Nothing && self.request_body().is_none() && self.kept_content.is_none()
+    }
+
     /// Resets it for another exchange; its memory is kept.
     pub(crate) fn clear(&mut self) {
         self.exchange.clear();
         self.response_begun = false;
         self.body_taken = ContentTaken::Nothing;
+        self.kept_content = None;
         self.response_replaced = false;
         self.is_subrequest = false;
         (self.observed, self.measured) = (false, false);

@@ -22,7 +22,7 @@ enum Next {
 }
 
 /// An idle connection that the endpoint has closed costs nothing if the request can be sent again: its method is idempotent, and
-/// its content, if there is any, is kept for a plugin.
+/// its content, if there is any, has been read for a plugin.
 fn first_freshness(exchange: &ServedExchange) -> Freshness {
     let request = &exchange.request;
     match request.method.is_idempotent() && (!request.framing.has_body() || exchange.request_body().is_some()) {
@@ -152,9 +152,7 @@ impl Attempts {
             Retry::Unseen => true,
             Retry::Idempotent => self.idempotent,
         };
-        // A body that was buffered for a plugin is still complete, and can be sent again.
-        let is_lost = exchange.body_taken != ContentTaken::Nothing && exchange.request_body().is_none();
-        if !safe || exchange.response_begun || is_lost || now_ns > self.retries_until_ns(settings) {
+        if !safe || exchange.response_begun || exchange.is_content_lost() || now_ns > self.retries_until_ns(settings) {
             return Err(stop);
         }
         let mut picked = endpoint;

@@ -8,6 +8,7 @@ use weir_plugin::Stop;
 use weir_proto::Framing;
 
 use super::{END_PATIENCE_NS, Relay, RequestSide, ns};
+use crate::context::kept_content::KeptContent;
 use crate::context::served_exchange::ContentTaken;
 use crate::message::body::{self, BodyTransfer, TransferProgress};
 use crate::message::forward::HopFraming;
@@ -67,6 +68,9 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             self.request.coding = self.write_request_head(out);
             if self.request.body.is_done() {
                 self.end_request(out)?;
+            } else if let Some(kept) = self.exchange.kept_content.take() {
+                self.take_again(&kept, out)?;
+                self.request.kept = U::MARKS_END.then_some(*kept);
             } else if self.exchange.request_body().is_none() && !self.client.unread_bytes().is_empty() {
                 let stash = std::mem::take(self.client.unread_bytes());
                 let moved = self.take_body(&stash, out);
@@ -122,7 +126,11 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     fn take_body(&mut self, received: &[u8], out: &mut Vec<u8>) -> Result<usize, Stop> {
         self.exchange.body_taken = ContentTaken::Part;
         self.invite_content();
+        let begin = out.len();
         let moved = self.transfer_request(received, out)?;
+        if U::MARKS_END {
+            self.keep_content(&out[begin..]);
+        }
         if C::MARKS_END && self.request.body.lacks_end() {
             self.request.body = match self.client.has_ended() {
                 true => BodyTransfer::Done(self.client.take_trailers()),
@@ -140,6 +148,43 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             true => Err(Stop::BodyTooLarge),
             false => Ok(moved.consumed),
         }
+    }
+
+    /// Sends content again that an earlier attempt has read from the client, where it was counted.
+    #[cold]
+    fn take_again(&mut self, kept: &KeptContent, out: &mut Vec<u8>) -> Result<(), Stop> {
+        let (bytes, taken) = (self.exchange.request_bytes, self.exchange.body_taken);
+        self.take_body(kept.bytes(), out)?;
+        self.exchange.request_bytes = bytes;
+        if taken == ContentTaken::All {
+            self.exchange.body_taken = taken;
+        }
+        Ok(())
+    }
+
+    /// Keeps content that is sent, as long as it may be kept.
+    fn keep_content(&mut self, content: &[u8]) {
+        if self.request.kept.as_mut().is_some_and(|kept| !kept.keep(content)) {
+            self.request.kept = None;
+        }
+    }
+
+    /// The upstream has not processed the request: the next attempt begins with the content that has been kept, and goes on with what
+    /// the client still sends. Trailers that have been read are gone, and so is the place in a chunk that has been read in part.
+    #[cold]
+    pub(super) fn give_content_back(&mut self) {
+        let Some(kept) = self.request.kept.take() else { return };
+        let is_lost = match self.request.body.trailers() {
+            Some(trailers) => !trailers.is_empty(),
+            None => self.exchange.request.framing == Framing::Chunked,
+        };
+        if is_lost || self.exchange.body_taken == ContentTaken::Nothing {
+            return;
+        }
+        if self.exchange.request.framing == Framing::Chunked {
+            self.exchange.request.framing = Framing::Sized(kept.bytes().len() as u64);
+        }
+        self.exchange.kept_content = Some(Box::new(kept));
     }
 
     fn transfer_request(&mut self, received: &[u8], out: &mut Vec<u8>) -> Result<TransferProgress, Stop> {

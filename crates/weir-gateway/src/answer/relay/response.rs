@@ -12,7 +12,6 @@ use weir_proto::{Framing, Method, Trailers};
 
 use super::{END_PATIENCE_NS, PersistenceCookie, Relay, ResponseSide, StatusRetryRule, ns};
 use crate::context::lifecycle::WorkerPhase;
-use crate::context::served_exchange::ContentTaken;
 use crate::message::body::{self, BodyTransfer, TransferProgress};
 use crate::message::forward::{self, HopFraming};
 use crate::message::sides::{ClientSide, NOT_PROCESSED, Received, StreamLoss, UpstreamSide};
@@ -409,9 +408,8 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     /// Another attempt follows a response with this status; the request can be sent again.
     #[cold]
     fn is_retried(&mut self, status: u16) -> bool {
-        let is_lost = self.exchange.body_taken != ContentTaken::Nothing && self.exchange.request_body().is_none();
         let follows = |retry: &dyn StatusRetryRule| retry.follows(self.exchange, status, self.now_ns);
-        let is_retried = !is_lost && self.terms.status_retry.is_some_and(follows);
+        let is_retried = !self.exchange.is_content_lost() && self.terms.status_retry.is_some_and(follows);
         if is_retried {
             (self.exchange.upstream.status, self.exchange.upstream.header_ns) = (status, self.now_ns);
         }
@@ -434,6 +432,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     fn upstream_answers(&mut self, status: u16) {
         self.exchange.upstream.status = status;
         self.exchange.upstream.header_ns = self.now_ns;
+        self.request.kept = None;
         self.upstream.answered();
         if let Some(PersistenceCookie { persistence, sessions, endpoints, endpoint }) = self.terms.persistence {
             persistence.answered(self.exchange, sessions, (endpoints, endpoint), self.now_ns);
