@@ -30,8 +30,9 @@ fn shop() -> Vec<(&'static str, Value)> {
         "name": "echo",
         "image": "weir",
         "args": ["backend", "--listen", format!("0.0.0.0:{POD_PORT}")],
-        // A pod that ends is served while other parts of the cluster do not know yet.
-        "lifecycle": { "preStop": { "sleep": { "seconds": 2 } } },
+        // A pod that ends serves while other parts of the cluster do not know yet. The controller of EndpointSlices may need seconds
+        // for that: if its copy of them is older than its last change, it tries again after 1 s, and then after 2 s.
+        "lifecycle": { "preStop": { "sleep": { "seconds": 5 } } },
     });
     let [class, edge] = gateway(PORT);
     let deployment = json!({

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::prefixed::Prefixed;
 use super::request::{BackendRequest, action_of};
-use super::{BackendAnswer, BackendConnection, BackendState, InjectedFailureKind, http2, sse, websocket};
+use super::{BackendAnswer, BackendConnection, BackendState, InjectedFailureKind, OpenWork, http2, sse, websocket};
 use crate::chunked::{Chunked, MalformedMessage};
 use crate::engine::filler;
 
@@ -39,15 +39,26 @@ enum RequestFraming {
 }
 
 /// Serves a connection until it ends.
-pub(super) async fn connection(mut stream: impl BackendConnection, host: Rc<BackendState>) -> io::Result<()> {
+pub(super) async fn connection(
+    mut stream: impl BackendConnection,
+    host: Rc<BackendState>,
+    open: OpenWork,
+) -> io::Result<()> {
+    // Until the first request has been answered, and then from the head of each to its answer.
+    let mut open = Some(open);
     // Grows as needed; an idle connection keeps the capacity that its largest request needed.
     let mut buffer: Vec<u8> = Vec::with_capacity(1024);
     loop {
-        let head = loop {
+        let mut head = loop {
             match parse(&buffer)? {
                 Some(head) => break head,
                 None if buffer.len() >= PREFACE.len() && buffer.starts_with(PREFACE) => {
-                    return http2::connection(Prefixed::new(buffer, stream), host).await;
+                    return http2::connection(
+                        Prefixed::new(buffer, stream),
+                        host.clone(),
+                        open.or_else(|| host.open()),
+                    )
+                    .await;
                 }
                 None if buffer.len() > LONGEST_HEAD => return Err(malformed()),
                 None => {}
@@ -56,8 +67,10 @@ pub(super) async fn connection(mut stream: impl BackendConnection, host: Rc<Back
                 return Ok(());
             }
         };
+        open = open.or_else(|| host.open());
         let target = String::from_utf8_lossy(&buffer[head.target.clone()]);
         if head.upgrade {
+            drop(open);
             let reverse = target.ends_with("/reverse");
             return websocket::connection(Prefixed::new(buffer, stream), host, reverse).await;
         }
@@ -72,6 +85,7 @@ pub(super) async fn connection(mut stream: impl BackendConnection, host: Rc<Back
         };
         let echoes = matches!(requested, BackendRequest::Answer { answer: BackendAnswer::Echo, .. });
         let body = body(&mut stream, &mut buffer, &head, echoes).await?;
+        head.keep_alive &= !host.is_draining.get();
         match requested {
             BackendRequest::Answer { status: 200, answer: BackendAnswer::Ok }
                 if head.keep_alive && !head.old && !head.head_only =>
@@ -81,8 +95,12 @@ pub(super) async fn connection(mut stream: impl BackendConnection, host: Rc<Back
             BackendRequest::Answer { status, answer } => {
                 stream.write_all(&response(&head, status, answer, body)).await?;
             }
-            BackendRequest::Events(events) => return sse::events(stream, events).await,
+            BackendRequest::Events(events) => {
+                drop(open);
+                return sse::events(stream, events).await;
+            }
             BackendRequest::Fail(InjectedFailureKind::Hang) => {
+                drop(open);
                 let mut rest = [0; 512];
                 while stream.read(&mut rest).await? > 0 {}
                 return Ok(());
@@ -95,6 +113,7 @@ pub(super) async fn connection(mut stream: impl BackendConnection, host: Rc<Back
         if !head.keep_alive {
             return stream.shutdown().await;
         }
+        open = None;
     }
 }
 

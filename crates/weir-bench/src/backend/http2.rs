@@ -13,14 +13,18 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::spawn_local;
 
 use super::request::{BackendRequest, action_of};
-use super::{BackendAnswer, BackendState};
+use super::{BackendAnswer, BackendPhase, BackendState, OpenWork};
 use crate::engine::filler;
 
 /// The flow-control window, large enough not to limit the throughput.
 const WINDOW: u32 = 16 * 1024 * 1024;
 
 /// Serves a connection until it ends.
-pub(super) async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, host: Rc<BackendState>) -> io::Result<()> {
+pub(super) async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    host: Rc<BackendState>,
+    _open: Option<OpenWork>,
+) -> io::Result<()> {
     let mut connection = h2::server::Builder::new()
         .initial_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
@@ -28,12 +32,21 @@ pub(super) async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, host
         .handshake(stream)
         .await
         .map_err(io::Error::other)?;
-    while let Some(request) = connection.accept().await {
+    let (mut phases, mut is_draining) = (host.phases.clone(), false);
+    loop {
+        let request = tokio::select! {
+            request = connection.accept() => request,
+            _ = phases.wait_for(|phase| *phase != BackendPhase::Serving), if !is_draining => {
+                is_draining = true;
+                connection.graceful_shutdown();
+                continue;
+            }
+        };
+        let Some(request) = request else { return Ok(()) };
         let (request, respond) = request.map_err(io::Error::other)?;
         // A stream that fails does not affect the others.
         spawn_local(answer(request, respond, host.clone()));
     }
-    Ok(())
 }
 
 async fn answer(

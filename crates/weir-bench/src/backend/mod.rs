@@ -27,11 +27,11 @@ mod tls;
 mod websocket;
 mod work;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Socket, Type};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::runtime;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{LocalSet, spawn_local};
 use tokio_rustls::TlsAcceptor;
 
@@ -94,11 +94,22 @@ pub enum TlsFiles {
     Files { certificate: PathBuf, key: PathBuf },
 }
 
+/// How long a backend that is told to drain waits for its open requests.
+const DRAIN: Duration = Duration::from_secs(10);
+
 /// A running backend. Dropping it stops it.
 pub struct BackendServer {
     addresses: Vec<SocketAddr>,
-    stop: watch::Sender<bool>,
+    phase: watch::Sender<BackendPhase>,
     threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BackendPhase {
+    Serving,
+    /// No connection is accepted, and those that stand are told to end: by a GOAWAY, or by `Connection: close`.
+    Draining,
+    Stopped,
 }
 
 impl BackendServer {
@@ -106,9 +117,9 @@ impl BackendServer {
     pub fn start(config: &Config) -> io::Result<Self> {
         refuse_duplicates(&config.listen)?;
         let tls = config.tls.as_ref().map(tls::acceptor).transpose()?;
-        let (stop, stopped) = watch::channel(false);
+        let (phase, phases) = watch::channel(BackendPhase::Serving);
         let started = Instant::now();
-        let mut backend = Self { addresses: config.listen.clone(), stop, threads: Vec::new() };
+        let mut backend = Self { addresses: config.listen.clone(), phase, threads: Vec::new() };
         for thread in 0..config.threads.max(1) {
             let mut listeners = Vec::new();
             for address in &mut backend.addresses {
@@ -121,11 +132,21 @@ impl BackendServer {
                 listeners.push(listener);
             }
             let (behaviour, carries) = (config.behaviour.clone(), config.carries);
-            let (tls, stopped) = (tls.clone(), stopped.clone());
+            let (tls, phases) = (tls.clone(), phases.clone());
             let random = SeededRandom::new(thread as u64 + 1);
             let work = move || {
-                let host = Rc::new(BackendState { behaviour, carries, started, random: RefCell::new(random) });
-                serve(listeners, &host, tls, stopped);
+                let (open, all_ended) = mpsc::channel(1);
+                let open = Rc::new(open);
+                let host = Rc::new(BackendState {
+                    behaviour,
+                    carries,
+                    started,
+                    random: RefCell::new(random),
+                    phases,
+                    is_draining: Cell::new(false),
+                    open: Rc::downgrade(&open),
+                });
+                serve(listeners, &host, tls, open, all_ended);
             };
             backend.threads.push(std::thread::Builder::new().name(format!("backend-{thread}")).spawn(work)?);
         }
@@ -136,14 +157,26 @@ impl BackendServer {
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
+
+    /// Ends as servers do that lose no request: accepts no more connections, tells clients of HTTP/2 by a GOAWAY, answers others with
+    /// `Connection: close`, and waits until open requests are answered, at most [`DRAIN`]. WebSockets, streams of events and bytes
+    /// without HTTP, which have no end of their own, are cut.
+    pub fn drain(mut self) {
+        let _ = self.phase.send(BackendPhase::Draining);
+        self.join();
+    }
+
+    fn join(&mut self) {
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
 }
 
 impl Drop for BackendServer {
     fn drop(&mut self) {
-        let _ = self.stop.send(true);
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
+        let _ = self.phase.send(BackendPhase::Stopped);
+        self.join();
     }
 }
 
@@ -153,9 +186,21 @@ struct BackendState {
     carries: BackendCarries,
     started: Instant,
     random: RefCell<SeededRandom>,
+    phases: watch::Receiver<BackendPhase>,
+    is_draining: Cell<bool>,
+    open: Weak<mpsc::Sender<()>>,
 }
 
+/// Held for what has to end before a thread that drains does: a connection of HTTP/2, a request of HTTP/1, a handshake, a listener. The
+/// receiver notices when the last one is dropped.
+type OpenWork = Rc<mpsc::Sender<()>>;
+
 impl BackendState {
+    /// `None` if the thread ends already.
+    fn open(&self) -> Option<OpenWork> {
+        self.open.upgrade()
+    }
+
     fn delay(&self) -> Duration {
         self.behaviour.delay.draw(&mut self.random.borrow_mut(), self.started.elapsed())
     }
@@ -210,7 +255,8 @@ fn serve(
     listeners: Vec<Socket>,
     host: &Rc<BackendState>,
     tls: Option<Arc<rustls::ServerConfig>>,
-    mut stopped: watch::Receiver<bool>,
+    open: OpenWork,
+    mut all_ended: mpsc::Receiver<()>,
 ) {
     let runtime =
         runtime::Builder::new_current_thread().enable_all().build().expect("a runtime needs only descriptors");
@@ -223,28 +269,53 @@ fn serve(
                 continue;
             }
             let listener = TcpListener::from_std(listener.into()).expect("each listener is a non-blocking socket");
-            spawn_local(accept(listener, host.clone(), tls.clone().map(TlsAcceptor::from)));
+            spawn_local(accept(listener, host.clone(), tls.clone().map(TlsAcceptor::from), open.clone()));
         }
+        drop(open);
+        let mut phases = host.phases.clone();
         // An error means that the backend has been dropped.
-        let _ = stopped.wait_for(|stopped| *stopped).await;
+        let _ = phases.wait_for(|phase| *phase != BackendPhase::Serving).await;
+        host.is_draining.set(true);
+        let ended = async {
+            tokio::select! {
+                _ = all_ended.recv() => {}
+                _ = phases.wait_for(|phase| *phase == BackendPhase::Stopped) => {}
+            }
+        };
+        let _ = tokio::time::timeout(DRAIN, ended).await;
     });
 }
 
-async fn accept(listener: TcpListener, host: Rc<BackendState>, tls: Option<TlsAcceptor>) {
+/// Accepts connections until the thread drains, and then those that wait already.
+async fn accept(listener: TcpListener, host: Rc<BackendState>, tls: Option<TlsAcceptor>, open: OpenWork) {
+    let (mut phases, mut is_last_look) = (host.phases.clone(), false);
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
+        let accepted = tokio::select! {
+            biased;
+            accepted = listener.accept() => accepted,
+            _ = phases.wait_for(|phase| *phase != BackendPhase::Serving) => {
+                if is_last_look {
+                    return;
+                }
+                // What has come until now is known once the runtime has asked the operating system.
+                is_last_look = true;
+                tokio::task::yield_now().await;
+                continue;
+            }
+        };
+        let Ok((stream, _)) = accepted else {
             // No file descriptors are left: connections must end before others can be accepted.
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
-        let (host, tls) = (host.clone(), tls.clone());
+        let (host, tls, open) = (host.clone(), tls.clone(), open.clone());
         spawn_local(async move {
             let _ = stream.set_nodelay(true);
             // An error of one connection does not affect others.
             let _ = match tls {
-                None => connection(stream, host).await,
+                None => connection(stream, host, open).await,
                 Some(tls) => match tls.accept(stream).await {
-                    Ok(stream) => connection(stream, host).await,
+                    Ok(stream) => connection(stream, host, open).await,
                     Err(error) => Err(error),
                 },
             };
@@ -252,10 +323,13 @@ async fn accept(listener: TcpListener, host: Rc<BackendState>, tls: Option<TlsAc
     }
 }
 
-async fn connection(stream: impl BackendConnection, host: Rc<BackendState>) -> io::Result<()> {
+async fn connection(stream: impl BackendConnection, host: Rc<BackendState>, open: OpenWork) -> io::Result<()> {
     match host.carries {
-        BackendCarries::Tcp => echo::bytes(stream).await,
-        BackendCarries::Http | BackendCarries::Udp => http1::connection(stream, host).await,
+        BackendCarries::Tcp => {
+            drop(open);
+            echo::bytes(stream).await
+        }
+        BackendCarries::Http | BackendCarries::Udp => http1::connection(stream, host, open).await,
     }
 }
 

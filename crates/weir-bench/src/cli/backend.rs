@@ -1,9 +1,13 @@
 //! `weir backend`: the built-in backends from the command line.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::backend::behaviour::parse_duration;
 use crate::backend::{
@@ -17,7 +21,8 @@ use crate::errors::ValueError;
 /// gRPC, WebSocket and server-sent events, with or without TLS.
 ///
 /// Some paths do not depend on the options: /echo, /bytes/N, /status/N, /delay/10ms, /cpu/50us, /sse?rate=10&bytes=82.
-/// WebSocket messages are echoed, or reversed if the path ends in /reverse. With --protocol tcp or udp, there is no HTTP.
+/// WebSocket messages are echoed, or reversed if the path ends in /reverse. With --protocol tcp or udp, there is no HTTP. After
+/// SIGTERM it accepts nothing more, and ends once open requests are answered, or after 10 s.
 #[derive(Clone, Debug, clap::Args)]
 pub struct BackendArguments {
     /// The address to listen on. Given several times, one process runs several backends
@@ -53,7 +58,7 @@ pub struct BackendArguments {
     key: Option<PathBuf>,
 }
 
-/// Runs the backend until the process is ended.
+/// Runs the backend until the process is asked to end.
 pub fn main(args: BackendArguments) -> ExitCode {
     let tls = match (args.cert, args.key) {
         (Some(certificate), Some(key)) => Some(TlsFiles::Files { certificate, key }),
@@ -87,12 +92,27 @@ pub fn main(args: BackendArguments) -> ExitCode {
         (BackendCarries::Tcp, true) => "tls",
         (BackendCarries::Udp, _) => "udp",
     };
+    // The signal is caught before others learn that it may be sent.
+    let (runtime, mut term) = match catch_term() {
+        Ok(caught) => caught,
+        Err(error) => {
+            eprintln!("weir backend: cannot wait for SIGTERM: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     for address in backend.addresses() {
         out!("listening on {scheme}://{address}");
     }
-    loop {
-        std::thread::park();
-    }
+    runtime.block_on(term.recv());
+    backend.drain();
+    ExitCode::SUCCESS
+}
+
+/// Catches SIGTERM from now on; the signal is received on the runtime.
+fn catch_term() -> io::Result<(Runtime, Signal)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let term = runtime.block_on(async { signal(SignalKind::terminate()) })?;
+    Ok((runtime, term))
 }
 
 fn time(text: &str) -> Result<Duration, ValueError> {

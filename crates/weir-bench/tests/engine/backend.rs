@@ -1,6 +1,9 @@
 //! The built-in backends against curl, where it is the independent client, and against the engine.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use weir_bench::backend::{
     BackendAnswer, BackendDelay, BackendServer, Behaviour, Config, InjectedFailure, InjectedFailureKind, TlsFiles,
@@ -47,6 +50,23 @@ fn answers_curl_over_every_protocol() {
         let events = ask(&["--http1.1"], "/sse?rate=200&bytes=60&count=3");
         assert_eq!(events.matches("data: ").count(), 3, "{events}");
     }
+}
+
+#[test]
+fn a_backend_that_drains_answers_open_requests_and_waits_for_no_idle_connection() {
+    let (backend, _) = backend(Behaviour::default(), false);
+    let connect = || TcpStream::connect(backend.addresses()[0]).expect("it listens");
+    let [mut idle, mut open] = [connect(), connect()];
+    idle.write_all(b"GET / HTTP/1.1\r\nHost: t\r\n\r\n").expect("it is sent");
+    let mut first = [0; 256];
+    assert!(idle.read(&mut first).expect("an answer") > 0);
+    open.write_all(b"GET /delay/300ms HTTP/1.1\r\nHost: t\r\n\r\n").expect("it is sent");
+    let began = Instant::now();
+    backend.drain();
+    assert!(began.elapsed() < Duration::from_secs(8), "the idle connection is not waited for");
+    let mut answer = String::new();
+    open.read_to_string(&mut answer).expect("it is answered");
+    assert!(answer.contains("200 OK") && answer.contains("Connection: close") && answer.ends_with("OK"), "{answer}");
 }
 
 #[test]
