@@ -39,12 +39,19 @@ fn objects(text: &str) -> Vec<Value> {
     documents.into_iter().filter(|document| !document.is_null()).collect()
 }
 
+/// The objects of a release with a file of values.
+pub(crate) fn rendered_with(release: &str, file: &str) -> Option<Vec<Value>> {
+    let values = folder("helm/weir/ci").join(file).display().to_string();
+    Some(objects(&template(release, &["--values", &values])?))
+}
+
 /// The objects by the name of their file of values.
 fn rendered() -> Option<Vec<(String, Vec<Value>)>> {
     let mut all = Vec::new();
     for file in fs::read_dir(folder("helm/weir/ci")).expect("there are values").flatten() {
-        let path = file.path().display().to_string();
-        all.push((file.file_name().to_string_lossy().into_owned(), objects(&template("edge", &["--values", &path])?)));
+        let name = file.file_name().to_string_lossy().into_owned();
+        let objects = rendered_with("edge", &name)?;
+        all.push((name, objects));
     }
     assert!(all.len() >= 10, "all files of values are tried");
     Some(all)

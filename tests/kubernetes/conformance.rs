@@ -34,7 +34,7 @@ impl Bed {
     fn start() -> Option<Bed> {
         let plane = ControlPlane::start()?;
         plane.define_gateway_api();
-        plane.grant_services();
+        plane.grant_by_chart("gateway-api.yaml")?;
         plane.create(
             "/apis/gateway.networking.k8s.io/v1/gatewayclasses",
             &json!({

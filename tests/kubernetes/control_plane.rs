@@ -11,6 +11,8 @@ use weir_testkit::{
     Authority, Client, DEADLINE, NetworkSide, Program, SplitNetwork, TempDir, TlsClient, eventually, skipped,
 };
 
+use crate::chart::rendered_with;
+
 /// The token of the administrator.
 const ADMIN: &str = "an-administrator";
 /// The namespace of the node's service account and of its Lease.
@@ -84,6 +86,8 @@ impl ControlPlane {
             &format!("--tls-private-key-file={}", file("server.key")),
             &format!("--token-auth-file={}", file("tokens.csv")),
             "--authorization-mode=RBAC",
+            &format!("--audit-policy-file={}", file("audit.yaml")),
+            &format!("--audit-log-path={}", file("audit.log")),
             "--service-cluster-ip-range=10.96.0.0/16",
             "--service-account-issuer=https://kubernetes.default.svc",
             &format!("--service-account-key-file={}", file("server.crt")),
@@ -270,12 +274,51 @@ impl ControlPlane {
                 self.apply(object);
             }
         }
-        let account = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/weir/token");
+        self.write_kubeconfig_of("weir");
+    }
+
+    /// Installs what the chart renders with a file of values, and returns the settings with which it makes a controller or a node follow
+    /// the cluster, with the credentials of the account that it gives it. `None` if there is no helm.
+    pub(crate) fn installed_with(&self, values: &str) -> Option<Value> {
+        let objects = rendered_with("edge", values)?;
+        objects
+            .iter()
+            .filter(|object| INSTALLED.contains(&text(&object["kind"]).as_str()))
+            .for_each(|object| self.apply(object));
+        let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
+        let config = |file: &str| {
+            let text = of_kind("ConfigMap").find_map(|map| map["data"][file].as_str())?;
+            serde_saphyr::from_str::<Value>(text).ok()
+        };
+        let (name, mut settings) = match config("controller.yaml") {
+            Some(mut file) => ("edge-weir-controller", file["controller"]["kubernetes"].take()),
+            None => ("edge-weir", config("weir.yaml").expect("there is a file")["store"]["kubernetes"].take()),
+        };
+        let workload = of_kind("Deployment").find(|workload| workload["metadata"]["name"] == name);
+        let account = text(&workload.expect("it is deployed")["spec"]["template"]["spec"]["serviceAccountName"]);
+        let fields = settings.as_object_mut().expect("a map");
+        fields.remove("in_cluster");
+        // They would have to be addresses of this machine.
+        fields.remove("gateway_addresses");
+        fields.insert("kubeconfig".to_owned(), json!(self.write_kubeconfig_of(&account)));
+        fields.insert("publish_addresses".to_owned(), json!([SplitNetwork::address(NetworkSide::Left)]));
+        Some(settings)
+    }
+
+    /// Writes a kubeconfig file for a service account, and returns its path.
+    fn write_kubeconfig_of(&self, account: &str) -> PathBuf {
+        let file = if account == "weir" { "kubeconfig" } else { account };
+        write_kubeconfig(&self.directory, file, &self.token_of(account))
+    }
+
+    /// A token of a service account of the node's namespace.
+    fn token_of(&self, account: &str) -> String {
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token");
         let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
-        let (status, answer) = self.ask("POST", &account, Some(&request));
+        let (status, answer) = self.ask("POST", &path, Some(&request));
         assert_eq!(status, 201, "{answer}");
         let answer: Value = serde_json::from_str(&answer).expect("the API server answers with JSON");
-        write_kubeconfig(&self.directory, "kubeconfig", answer["status"]["token"].as_str().expect("a token"));
+        text(&answer["status"]["token"])
     }
 
     /// Installs the definitions of the kinds of the APISIX ingress controller, and waits until they are served.
@@ -310,7 +353,6 @@ impl ControlPlane {
         });
         // It can be established before its objects are taken.
         let spec = self.get(&path)["spec"].clone();
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let [group, version, plural] =
             [&spec["group"], &spec["versions"][0]["name"], &spec["names"]["plural"]].map(text);
         eventually(&format!("{plural} are listed"), DEADLINE * 3, || {
@@ -318,36 +360,46 @@ impl ControlPlane {
         });
     }
 
-    /// Adds the rights for `adopt_apisix`, which the chart gives only with that setting.
-    pub(crate) fn grant_apisix(&self) {
-        let kinds = || Kind::ALL.iter().filter(|kind| kind.is_of_apisix()).map(|kind| kind.plural());
-        let statuses: Vec<String> = kinds().map(|plural| format!("{plural}/status")).collect();
-        let rule = |resources: Value, verbs: &[&str]| json!({ "apiGroups": ["apisix.apache.org"], "resources": resources, "verbs": verbs });
-        let read = rule(json!(kinds().collect::<Vec<_>>()), &["get", "list", "watch"]);
-        self.grant("weir-apisix", json!([read, rule(json!(statuses), &["patch"])]));
+    /// Gives the node the rights that the chart renders with a file of values, in place of those without values. `None` if there is no
+    /// helm.
+    pub(crate) fn grant_by_chart(&self, values: &str) -> Option<()> {
+        let objects = rendered_with("weir", values)?;
+        objects
+            .iter()
+            .filter(|object| INSTALLED.contains(&text(&object["kind"]).as_str()))
+            .for_each(|object| self.apply(object));
+        Some(())
     }
 
-    /// Adds the rights for `gateway_services`, which the chart gives only with that setting.
-    pub(crate) fn grant_services(&self) {
-        let rule = |group: &str, resource: &str| json!({ "apiGroups": [group], "resources": [resource], "verbs": ["create", "patch"] });
-        self.grant("weir-services", json!([rule("", "services"), rule("discovery.k8s.io", "endpointslices")]));
+    /// The requests of service accounts that have been refused because their user lacks a right: user, verb and path.
+    pub(crate) fn refusals(&self) -> Vec<String> {
+        let log = fs::read_to_string(self.directory.join("audit.log")).expect("the API server writes it");
+        let events = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let is_refusal = |event: &Value| event["annotations"]["authorization.k8s.io/decision"] == "forbid";
+        let told = |event: Value| {
+            [&event["user"]["username"], &event["verb"], &event["requestURI"]].map(|it| text(it)).join(" ")
+        };
+        events.filter(is_refusal).map(told).collect()
     }
 
-    /// Gives the node further rights.
-    fn grant(&self, name: &str, rules: Value) {
-        self.apply(&json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRole",
-            "metadata": { "name": name },
-            "rules": rules,
-        }));
-        self.apply(&json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": { "name": name },
-            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name },
-            "subjects": [{ "kind": "ServiceAccount", "name": "weir", "namespace": NAMESPACE }],
-        }));
+    /// The status of the answer to a request of a service account of the node's namespace.
+    pub(crate) fn ask_as(&self, account: &str, path: &str) -> u16 {
+        let token = self.token_of(account);
+        let url = format!("https://{}:6443{path}", SplitNetwork::address(NetworkSide::Right));
+        let mut command = Command::new("curl");
+        command.args([
+            "--silent",
+            "--max-time",
+            "20",
+            "--output",
+            "/dev/null",
+            "--write-out",
+            "%{http_code}",
+            "--header",
+        ]);
+        command.arg(format!("Authorization: Bearer {token}")).arg("--cacert").arg(self.directory.join("ca.crt"));
+        let output = self.beside(|| command.arg(url).output().expect("curl runs"));
+        String::from_utf8_lossy(&output.stdout).parse().unwrap_or(0)
     }
 }
 
@@ -380,7 +432,6 @@ fn apisix_definitions() -> Vec<Value> {
 
 /// Where the API server has the objects of an object's kind and namespace.
 pub(crate) fn collection(object: &Value) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
     let root = if version.contains('/') { format!("/apis/{version}") } else { format!("/api/{version}") };
     let namespace = match text(&object["metadata"]["namespace"]) {
@@ -395,6 +446,10 @@ pub(crate) fn collection(object: &Value) -> String {
         },
     };
     format!("{root}{namespace}/{plural}")
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
 }
 
 fn start_etcd(mut command: Command) -> Program {
@@ -415,10 +470,16 @@ fn write_credentials(directory: &TempDir) {
     directory.write("server.crt", &identity.certificate);
     directory.write("server.key", &identity.key);
     directory.write("tokens.csv", format!("{ADMIN},admin,1,\"system:masters\"\n"));
+    // Only requests of service accounts are told, without their content.
+    let told = json!({ "level": "Metadata", "userGroups": ["system:serviceaccounts"] });
+    let policy = json!({
+        "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [told],
+    });
+    directory.write("audit.yaml", policy.to_string());
     write_kubeconfig(directory, "admin.kubeconfig", ADMIN);
 }
 
-fn write_kubeconfig(directory: &TempDir, file: &str, token: &str) {
+fn write_kubeconfig(directory: &TempDir, file: &str, token: &str) -> PathBuf {
     let cluster = json!({
         "server": format!("https://{}:6443", SplitNetwork::address(NetworkSide::Right)),
         "certificate-authority": directory.join("ca.crt").display().to_string(),
@@ -431,5 +492,5 @@ fn write_kubeconfig(directory: &TempDir, file: &str, token: &str) {
         "clusters": [{ "name": "test", "cluster": cluster }],
         "users": [{ "name": "test", "user": { "token": token } }],
     });
-    directory.write(file, config.to_string());
+    directory.write(file, config.to_string())
 }

@@ -24,6 +24,7 @@ mod pulling;
 mod real;
 mod real_apisix;
 mod real_figures;
+mod rights;
 mod rollouts;
 mod stand_in;
 mod statuses;

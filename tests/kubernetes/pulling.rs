@@ -159,6 +159,18 @@ impl RunningController {
         self.program.crash();
     }
 
+    /// Stops the process, as a machine does that is suspended.
+    #[track_caller]
+    pub(crate) fn freeze(&self) {
+        self.program.freeze();
+    }
+
+    /// Continues it.
+    #[track_caller]
+    pub(crate) fn thaw(&self) {
+        self.program.thaw();
+    }
+
     /// Ends the process as a service manager does.
     #[track_caller]
     pub(crate) fn end(&mut self) {
@@ -209,6 +221,12 @@ fn program(file: &str) -> Program {
 pub(crate) fn pulling_from(cluster: &StandIn, trust: &MutualTrust, addresses: &[SocketAddr], more: &str) -> Edge {
     let port = free_port();
     cluster.apply(gateway(port));
+    pulling_at(port, trust, addresses, more)
+}
+
+/// Starts a node that pulls from controllers at these addresses, and may listen at this port.
+#[track_caller]
+pub(crate) fn pulling_at(port: u16, trust: &MutualTrust, addresses: &[SocketAddr], more: &str) -> Edge {
     let hosts: Vec<String> = addresses.iter().map(|address| format!("\"https://{address}\"")).collect();
     let data = TempDir::new();
     let file = format!(

@@ -28,7 +28,7 @@ impl AdoptedCluster {
     fn start() -> Option<AdoptedCluster> {
         let plane = ControlPlane::start()?;
         plane.define_gateway_api();
-        plane.grant_apisix();
+        plane.grant_by_chart("apisix.yaml")?;
         for namespace in ["shop", "blog", "platform"] {
             plane.create("/api/v1/namespaces", &json!({ "metadata": { "name": namespace } }));
         }
