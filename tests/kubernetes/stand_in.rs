@@ -5,7 +5,9 @@ mod store;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use weir_testkit::{Origin, Reading, TempDir};
@@ -27,6 +29,10 @@ pub(crate) struct Shared {
     pub objects: ObjectStore,
     /// The status that every request gets; 0 for none.
     fault: AtomicU16,
+    /// How long every answer takes, in milliseconds.
+    delay_ms: AtomicU64,
+    /// The next event of a watch ends in its middle, with its connection.
+    cuts_event: AtomicBool,
 }
 
 impl StandIn {
@@ -89,6 +95,21 @@ impl StandIn {
         self.shared.objects.end_watches();
     }
 
+    /// Lets every answer, and every event, take this long.
+    pub(crate) fn slow_down(&self, delay: Duration) {
+        self.shared.delay_ms.store(delay.as_millis() as u64, Ordering::Release);
+    }
+
+    /// Cuts the next event of a watch in its middle, with its connection.
+    pub(crate) fn cut_next_event(&self) {
+        self.shared.cuts_event.store(true, Ordering::Release);
+    }
+
+    /// Whether an event has been cut since.
+    pub(crate) fn has_cut(&self) -> bool {
+        !self.shared.cuts_event.load(Ordering::Acquire)
+    }
+
     /// Ends the process, as far as others see it: nothing listens on its address.
     pub(crate) fn stop(&mut self) {
         drop(self.origin.take());
@@ -107,5 +128,14 @@ impl StandIn {
 impl Shared {
     pub(crate) fn fault(&self) -> Option<u16> {
         Some(self.fault.load(Ordering::Acquire)).filter(|status| *status != 0)
+    }
+
+    /// Takes as long as an answer takes.
+    fn wait(&self) {
+        thread::sleep(Duration::from_millis(self.delay_ms.load(Ordering::Acquire)));
+    }
+
+    fn takes_cut(&self) -> bool {
+        self.cuts_event.swap(false, Ordering::AcqRel)
     }
 }

@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 use weir_testkit::{DEADLINE, eventually};
 
 use crate::controllers::{cluster, is_accepted};
+use crate::load::Load;
 use crate::objects::{gateway, route};
-use crate::pulling::{MutualTrust, RunningController, ScriptedNode, pulling_from, report_newest};
+use crate::pulling::{MutualTrust, RunningController, ScriptedNode, pulling, pulling_from, report_newest};
 use crate::stand_in::{ObjectPath, StandIn};
 
 fn is_writer(controller: &RunningController) -> bool {
@@ -65,6 +66,36 @@ fn a_controller_that_ends_leaves_the_writing_to_another_one() {
     assert_ne!(lease["spec"]["holderIdentity"], name);
     eventually("the other one writes", DEADLINE, || is_writer(&other));
     assert_eq!(other.page()["statuses_wait_for_nodes"], true);
+}
+
+#[test]
+fn a_frozen_writer_is_replaced_and_writes_nothing_when_it_goes_on() {
+    let (cluster, _origin) = cluster();
+    let trust = MutualTrust::new();
+    let [writer, second] = writer_and_other(&cluster, &trust);
+    let third = RunningController::ready(&cluster, &trust);
+    let edge = pulling(&cluster, &trust, &[&writer, &second, &third]);
+    edge.wait("/orders", 200);
+    eventually("it is written that the route is accepted", DEADLINE, || is_accepted(&cluster, "orders"));
+    let load = Load::start(&format!("http://{}/orders --connections 2 --rate 100", edge.address()));
+    writer.freeze();
+    // It would stay for 15 seconds.
+    cluster.objects().delete("leases", "weir-system", "weir-status-writer");
+    eventually("another one writes", DEADLINE, || is_writer(&second) || is_writer(&third));
+    cluster.apply([route("second", "/second")]);
+    eventually("the change is served", DEADLINE * 3, || edge.get("/second").status != 404);
+    eventually("and its status written", DEADLINE * 3, || is_accepted(&cluster, "second"));
+    let written = cluster.objects().write_count();
+    writer.thaw();
+    eventually("it has noticed that it does not write any more", DEADLINE, || !is_writer(&writer));
+    cluster.apply([route("third", "/third")]);
+    eventually("the next status is written", DEADLINE * 3, || is_accepted(&cluster, "third"));
+    assert!(is_accepted(&cluster, "orders") && is_accepted(&cluster, "second"));
+    let since: Vec<ObjectPath> = cluster.objects().writes().split_off(written);
+    let is_of_third = |path: &ObjectPath| path.name.as_deref() == Some("third");
+    let others: Vec<_> = since.iter().filter(|path| path.plural == "httproutes" && !is_of_third(path)).collect();
+    assert!(others.is_empty(), "nothing is written again: {others:?}");
+    assert!(load.finish_unharmed() > 0, "no request is harmed");
 }
 
 #[test]

@@ -23,6 +23,7 @@ struct Asked {
 /// Answers the requests of a connection.
 pub(super) fn answer_all(shared: &Shared, connection: &mut OriginConnection) {
     while let Ok(request) = connection.request() {
+        shared.wait();
         let answered = match shared.fault() {
             Some(status) => send(connection, status, &failure(status)),
             None => answer(shared, connection, &request),
@@ -126,7 +127,7 @@ fn send_kinds(shared: &Shared, connection: &mut OriginConnection, version: &str)
 fn list(shared: &Shared, asked: &Asked) -> Value {
     // The revision from before, so that a watch misses nothing.
     let revision = shared.objects.revision().to_string();
-    let items: Vec<Value> = shared.objects.all(&asked.path.plural).into_iter().filter(|it| asked.has(it)).collect();
+    let items = shared.objects.find(&asked.path.plural, |object| asked.has(object));
     json!({ "kind": "List", "apiVersion": "v1", "metadata": { "resourceVersion": revision }, "items": items })
 }
 
@@ -147,7 +148,15 @@ fn watch(shared: &Shared, connection: &mut OriginConnection, asked: &Asked) -> s
         for Change { revision, verb, plural, object } in changes {
             after = revision;
             if plural == asked.path.plural && asked.has(&object) {
-                send_event(connection, &json!({ "type": verb, "object": object }))?;
+                shared.wait();
+                let event = json!({ "type": verb, "object": object });
+                if shared.takes_cut() {
+                    let line = event.to_string();
+                    let half = format!("{:x}\r\n{}", line.len() + 1, &line[..line.len() / 2]);
+                    connection.send(half.as_bytes())?;
+                    return Err(std::io::ErrorKind::ConnectionAborted.into());
+                }
+                send_event(connection, &event)?;
             }
         }
     }

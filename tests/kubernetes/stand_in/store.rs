@@ -190,8 +190,13 @@ impl ObjectStore {
 
     /// The objects of a kind, by namespace and name.
     pub(crate) fn all(&self, plural: &str) -> Vec<Value> {
+        self.find(plural, |_| true)
+    }
+
+    /// Those of them that are wanted: others, which may be large, are not copied.
+    pub(crate) fn find(&self, plural: &str, is_wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
         let content = self.content();
-        let of_kind = content.objects.iter().filter(|(path, _)| path.plural == plural);
+        let of_kind = content.objects.iter().filter(|(path, object)| path.plural == plural && is_wanted(object));
         of_kind.map(|(_, object)| object.clone()).collect()
     }
 
