@@ -39,6 +39,6 @@ pub use result::{
     LoadResult, LoadTally, PERCENTILES, PassTally, RequestTally,
 };
 pub(crate) use run::checked_address;
-pub use run::{run, run_signalled, run_until};
+pub use run::{run, run_signalled, run_until, run_when};
 pub use start::LoadStart;
 pub(crate) use tls::provider;

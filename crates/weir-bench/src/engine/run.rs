@@ -57,6 +57,18 @@ pub fn run_signalled(
     start: &LoadStart,
     progress: &mut dyn FnMut(&LoadProgress),
 ) -> Result<LoadResult, PlanError> {
+    run_when(plan, stop, start, &mut || now_ns() + HEAD_START_NS, progress)
+}
+
+/// Like [`run_signalled`]; `begin` is called when all threads are ready. It returns shortly before the clock is to start, with
+/// the monotonic time of that start in ns. A time that has passed means as soon as possible.
+pub fn run_when(
+    plan: &LoadPlan,
+    stop: &Arc<AtomicBool>,
+    start: &LoadStart,
+    begin: &mut dyn FnMut() -> u64,
+    progress: &mut dyn FnMut(&LoadProgress),
+) -> Result<LoadResult, PlanError> {
     let prepared = Arc::new(PreparedLoad::new(plan)?);
     let count = threads(plan);
     let tickets = RequestBudget::new(plan.stop.count, stop.clone());
@@ -90,14 +102,7 @@ pub fn run_signalled(
     }
     drop((ready, out));
     let ready = threads.iter().filter(|_| is_ready.recv().is_ok()).count();
-    let window = window(plan, now_ns() + HEAD_START_NS);
-    let started_unix_ns = unix_ns() + HEAD_START_NS;
-    if ready == count {
-        start.set(Instant::now() + Duration::from_nanos(HEAD_START_NS));
-    }
-    for thread in threads.iter().filter(|_| ready == count) {
-        let _ = thread.go.send(window);
-    }
+    let (window, started_unix_ns) = start_threads(plan, &threads, ready == count, start, begin());
     let mut collector = Collector::new(plan, window, started_unix_ns);
     let aside = OtherProcessors::from(plan);
     collector.collect(&messages, &threads, progress);
@@ -108,6 +113,28 @@ pub fn run_signalled(
         thread.handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     }
     Ok(collector.result())
+}
+
+/// Lets the threads start at this monotonic time, or as soon as possible; none if one of them is not there. The times of the run,
+/// and its start as Unix time.
+fn start_threads(
+    plan: &LoadPlan,
+    threads: &[Thread],
+    all_ready: bool,
+    start: &LoadStart,
+    asked_ns: u64,
+) -> (MeasuredWindow, u64) {
+    let now = now_ns();
+    let ahead = asked_ns.max(now + HEAD_START_NS) - now;
+    let window = window(plan, now + ahead);
+    let started_unix_ns = unix_ns() + ahead;
+    if all_ready {
+        start.set(Instant::now() + Duration::from_nanos(ahead));
+    }
+    for thread in threads.iter().filter(|_| all_ready) {
+        let _ = thread.go.send(window);
+    }
+    (window, started_unix_ns)
 }
 
 /// While it exists, keeps the calling thread off the processors of spinning generator threads, if there are others:
