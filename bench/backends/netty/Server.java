@@ -39,12 +39,14 @@ public final class Server {
         byte[] body = {};
         int threads = 1;
         SslContext tls = null;
+        String host = "127.0.0.1";
         List<Integer> ports = new ArrayList<>();
         for (String argument : Files.readAllLines(Path.of(arguments[0]))) {
             String[] pair = argument.split("=", 2);
             switch (pair[0]) {
                 case "body" -> body = Files.readAllBytes(Path.of(pair[1]));
                 case "threads" -> threads = Integer.parseInt(pair[1]);
+                case "host" -> host = pair[1];
                 case "port" -> ports.add(Integer.parseInt(pair[1]));
                 case "tls" -> {
                     String[] files = pair[1].split(",");
@@ -61,7 +63,7 @@ public final class Server {
                 .childOption(ChannelOption.TCP_NODELAY, true)
                 .childHandler(new Pipeline(body, tls));
         for (int port : ports) {
-            server.bind("127.0.0.1", port).sync();
+            server.bind(host, port).sync();
         }
     }
 

@@ -74,7 +74,7 @@ async def main(settings):
     )
     server = HTTPServer(application, ssl_options=certificate(settings["certificate"]))
     for port in settings["ports"]:
-        server.add_sockets(bind_sockets(port, "127.0.0.1", backlog=65535))
+        server.add_sockets(bind_sockets(port, settings["host"], backlog=65535))
     await asyncio.Event().wait()
 
 

@@ -158,6 +158,7 @@ pub(super) fn inputs(
 ) -> Inputs {
     Inputs {
         dir: dir.display().to_string(),
+        host: String::new(),
         port: 0,
         admin_port: 0,
         workers,

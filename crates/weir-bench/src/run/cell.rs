@@ -502,6 +502,7 @@ impl Setting<'_> {
         placeholders.extend([("{dir}", dir.display().to_string().into()), ("{backend}", first.into())]);
         Ok(Inputs {
             dir: dir.display().to_string(),
+            host: Ipv4Addr::LOCALHOST.to_string(),
             port,
             admin_port: free_port()?,
             workers: *workers,

@@ -10,10 +10,12 @@ use super::{PeerDefinition, PeerError};
 use crate::library;
 
 /// The values that templates can use.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Inputs {
     /// The directory of the files and of the process.
     pub dir: String,
+    /// The IPv4 address to listen on.
+    pub host: String,
     pub port: u16,
     /// A second free port, for peers that need one.
     pub admin_port: u16,
@@ -68,7 +70,7 @@ pub struct BackendAddress {
     pub port: u16,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunCertificate {
     pub cert_pem: String,
     pub key_pem: String,
@@ -76,7 +78,7 @@ pub struct RunCertificate {
     pub key_file: String,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TemplateRoute {
     pub name: String,
     /// The prefix of the path; empty for a single route, which matches every path.
@@ -85,7 +87,7 @@ pub struct TemplateRoute {
     pub endpoints: Vec<BackendAddress>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TemplateConsumer {
     pub name: String,
     pub key: String,
@@ -175,6 +177,7 @@ pub(crate) mod tests {
         };
         Inputs {
             dir: "/d".to_owned(),
+            host: "127.0.0.1".to_owned(),
             port: 8080,
             admin_port: 8081,
             workers: 2,
