@@ -15,7 +15,7 @@ use crate::{
     manifest::Pinning,
     result::{Configuration, ProcessRole, TargetRecord},
     sample::WatchedProcess,
-    scenario::{BackendKind, BackendSettings, Scenario, ScenarioRow},
+    scenario::{BackendKind, BackendSettings, Scenario},
     target::{
         self, BackendAddress, Child, Inputs, Installed, PeerDefinition, ProcessError, Readiness, send_signal,
         wait_until_listening,
@@ -42,6 +42,11 @@ impl Backends {
         Ok(Backends { found })
     }
 
+    /// The program of one kind; none of the backend that is built into the lab.
+    pub(super) fn of(kind: BackendKind, found: Option<(PeerDefinition, Installed)>) -> Backends {
+        Backends { found: found.map(|found| (kind, found)).into_iter().collect() }
+    }
+
     pub fn records(&self) -> Vec<TargetRecord> {
         let record = |(peer, installed): &(PeerDefinition, Installed)| TargetRecord {
             name: peer.name.clone(),
@@ -50,6 +55,19 @@ impl Backends {
         };
         self.found.values().map(record).collect()
     }
+}
+
+/// The backends of a row that are to be started.
+pub struct BackendTask<'a> {
+    pub settings: &'a BackendSettings,
+    /// The name of the row.
+    pub row: &'a str,
+    /// Each backend has a process of its own, since events act on one of them.
+    pub one_process_each: bool,
+    /// The address to listen on.
+    pub host: Ipv4Addr,
+    /// Called with each process that is started.
+    pub started: &'a dyn Fn(u32),
 }
 
 /// The running backends of a row: all in one process, or one process each if the row's events act on a backend.
@@ -69,34 +87,39 @@ impl RunningBackends {
     pub fn start(
         place: &RunDirectory,
         backends: &Backends,
-        (backend, row): (&BackendSettings, &ScenarioRow),
+        task: &BackendTask<'_>,
         workers: u32,
         pinning: &Pinning,
     ) -> Result<RunningBackends, SetupError> {
-        let endpoint = |_| Ok(BackendAddress { host: "127.0.0.1".to_owned(), port: free_port()? });
+        let backend = task.settings;
+        let endpoint = |_| Ok(BackendAddress { host: task.host.to_string(), port: free_port()? });
         let endpoints = (0..backend.instances.max(1)).map(endpoint).collect::<Result<Vec<_>, SetupError>>()?;
         let cpus = pinning.backend.clone();
         let dir = place.directory("backend")?;
         let mut configuration = None;
-        let apart = if row.events.is_empty() { endpoints.len() } else { 1 };
+        let together = if task.one_process_each { 1 } else { endpoints.len() };
         let commands = match backends.found.get(&backend.kind) {
             None => {
-                let each = endpoints.chunks(apart).map(|some| builtin(place, backend, some, cpus.len()));
+                let each = endpoints.chunks(together).map(|some| builtin(place, backend, some, cpus.len()));
                 each.collect::<Result<Vec<_>, SetupError>>()?
             }
             Some((peer, installed)) => {
                 let inputs = inputs(place, backend, &endpoints, workers.min(cpus.len() as u32).max(1), &dir);
-                configuration = Some(configure(place, peer, &inputs, &dir, &row.name)?);
+                configuration = Some(configure(place, peer, &inputs, &dir, task.row)?);
                 let program = installed.program.display().to_string();
                 vec![peer.command(&peer.start, &program, &inputs.dir, inputs.workers)]
             }
         };
-        let start = |command: &Vec<String>| Child::start(command, &BTreeMap::new(), Vec::new(), &dir, &cpus);
+        let start = |command: &Vec<String>| {
+            let child = Child::start(command, &BTreeMap::new(), Vec::new(), &dir, &cpus)?;
+            (task.started)(child.pid());
+            Ok(child)
+        };
         let processes = commands.iter().map(start).collect::<Result<Vec<_>, ProcessError>>()?;
         let first = (commands.into_iter().next().unwrap_or_default(), dir);
         let mut running = RunningBackends { processes, first, endpoints, tls: backend.tls, configuration, cpus };
         for endpoint in &running.endpoints {
-            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, endpoint.port));
+            let address = SocketAddr::from((task.host, endpoint.port));
             match wait_until_listening(&mut running.processes[0], address) {
                 Readiness::Ready => {}
                 Readiness::Ended(ended) => return Err(SetupError::BackendEnded(ended)),
@@ -104,6 +127,18 @@ impl RunningBackends {
             }
         }
         Ok(running)
+    }
+
+    /// Backends that run on another machine, at these addresses.
+    pub(super) fn elsewhere(endpoints: Vec<BackendAddress>, tls: bool) -> RunningBackends {
+        RunningBackends {
+            processes: Vec::new(),
+            first: (Vec::new(), PathBuf::new()),
+            endpoints,
+            tls,
+            configuration: None,
+            cpus: Vec::new(),
+        }
     }
 
     /// The ids of all backend processes, children included.

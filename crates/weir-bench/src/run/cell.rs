@@ -1,9 +1,7 @@
 use std::{
-    collections::BTreeMap,
     fs,
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
-    process::Command,
     sync::{Arc, atomic::AtomicBool},
     thread,
     time::{Duration, Instant},
@@ -14,30 +12,31 @@ use serde_json::Value;
 use super::{
     Found, LoadError, RunError, SetupError,
     backend::RunningBackends,
+    configure::configure,
     counters::Counting,
     events,
     fan_out::{self, RunningFanOut},
     generators,
     log_store::LogTargets,
-    place::{RunDirectory, free_port, write},
+    not_started::{StartFailure, StartFailureKind},
+    place::{RunDirectory, free_port},
+    probe::probe,
     records::{RecordWatch, TargetRecords},
     reload::Reload,
     route_changes,
     services::ServicesOfRow,
+    target_log,
 };
 use crate::{
-    engine::{self, Interruptions, LoadPlan, LoadResult, LoadStart, RequestTemplate, StopCondition},
+    engine::{self, Interruptions, LoadPlan, LoadResult, LoadStart, StopCondition},
     manifest::Pinning,
-    result::{
-        Cell, CellOutcome, Configuration, ConfigurationCheck, FanOutDeliveries, Instructions, LoadLevel, MeasuredRun,
-        ProcessRole, RouteChanges,
-    },
+    result::{Configuration, FanOutDeliveries, Instructions, LoadLevel, MeasuredRun, ProcessRole, RouteChanges},
     run::plan::{self, LoadDestination},
     sample::{ProcessSampler, WatchedProcess, open_files_limit, rss_bytes},
     scenario::{EventAction, Scenario, ScenarioRow, Speak, Variant},
     target::{
-        self, BackendAddress, Child, CommandError, Inputs, Installed, PeerDefinition, ProcessEnded, Readiness,
-        TemplateRoute, credentials, wait_until_listening,
+        BackendAddress, Child, Inputs, PeerDefinition, ProcessEnded, Readiness, TemplateRoute, credentials,
+        wait_until_listening,
     },
 };
 
@@ -64,35 +63,6 @@ impl Drop for Started {
     fn drop(&mut self) {
         drop(self.child.take());
         let _ = fs::remove_dir_all(&self.dir);
-    }
-}
-
-/// Why a target did not start.
-pub struct StartFailure {
-    pub kind: StartFailureKind,
-    pub reason: String,
-    pub configuration: Option<Configuration>,
-}
-
-#[derive(Clone, Copy)]
-pub enum StartFailureKind {
-    /// The target itself reports that it does not support the row.
-    Unsupported,
-    Failed,
-}
-
-impl StartFailureKind {
-    pub fn outcome(self, reason: String, cell: &Cell) -> CellOutcome {
-        match self {
-            StartFailureKind::Unsupported => CellOutcome::Unsupported { reason },
-            StartFailureKind::Failed => CellOutcome::Failed { reason, runs: cell.runs().to_vec() },
-        }
-    }
-}
-
-impl From<SetupError> for Box<StartFailure> {
-    fn from(error: SetupError) -> Box<StartFailure> {
-        Box::new(StartFailure { kind: StartFailureKind::Failed, reason: error.to_string(), configuration: None })
     }
 }
 
@@ -136,10 +106,6 @@ struct LoadedRow {
 const WATCH: Duration = Duration::from_secs(1);
 /// Pause between the load and the second reading of memory.
 const SETTLE: Duration = Duration::from_millis(200);
-/// How long a listening target may take until it answers.
-const PROBE_LIMIT: Duration = Duration::from_secs(5);
-/// Lines of a target's log that a run keeps.
-const KEPT_ERRORS: usize = 20;
 
 impl Started {
     /// Configures, checks and starts a target, and sends it one request of the row.
@@ -153,9 +119,9 @@ impl Started {
         let authority = |tls: bool| tls.then(|| PathBuf::from(&place.certificate.cert_file));
         let dir = place.directory(&peer.name)?;
         let Ok(Some(installed)) = installed else {
-            let port = backend.endpoints[0].port;
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, backend.endpoints[0].port));
             let destination =
-                LoadDestination { port, tls: backend.tls, authority: authority(backend.tls), events: None };
+                LoadDestination { address, tls: backend.tls, authority: authority(backend.tls), events: None };
             return Ok(Started::of(peer, None, dir, destination, pinning));
         };
         let port = free_port()?;
@@ -164,7 +130,7 @@ impl Started {
         if installed.program.starts_with(&directory) {
             inputs.installed = directory.display().to_string();
         }
-        let configuration = setting.configure(peer, installed, &inputs, &dir)?;
+        let configuration = configure(place, (peer, installed), &inputs, &dir, &row.name)?;
         let program = installed.program.display().to_string();
         let command = |words: &[String]| peer.command(words, &program, &inputs.dir, *workers);
         let environment = peer.environment(&inputs.dir, *workers);
@@ -174,7 +140,8 @@ impl Started {
         let failure = |reason: String, configuration: Configuration| {
             Box::new(StartFailure { kind: StartFailureKind::Failed, reason, configuration: Some(configuration) })
         };
-        match wait_until_listening(&mut child, SocketAddr::from((Ipv4Addr::LOCALHOST, port))) {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        match wait_until_listening(&mut child, address) {
             Readiness::Ready => {}
             Readiness::Ended(ended) => return Err(failure(ended.to_string(), configuration)),
             Readiness::TimedOut => {
@@ -183,7 +150,7 @@ impl Started {
             }
         }
         let tls = scenario.tls(row);
-        let destination = LoadDestination { port, tls, authority: authority(tls), events: peer.events.clone() };
+        let destination = LoadDestination { address, tls, authority: authority(tls), events: peer.events.clone() };
         let mut started = Started::of(peer, Some(child), dir, destination, pinning);
         let account = peer.account.then(|| SocketAddr::from((Ipv4Addr::LOCALHOST, inputs.admin_port)));
         started.beside = setting.services.watched.iter().chain(&setting.logs.watched).cloned().collect();
@@ -191,7 +158,8 @@ impl Started {
         if !peer.reload.is_empty() || peer.change.is_some() {
             started.reload = Some(Reload::new(peer.clone(), program.clone(), started.dir.clone(), inputs.clone()));
         }
-        if let Err(error) = started.probe(scenario, row) {
+        let run_here = |plan: &LoadPlan| Ok(engine::run(plan, &mut |_| {})?);
+        if let Err(error) = probe(scenario, row, &started.destination, pinning, run_here) {
             return Err(failure(error.to_string(), configuration));
         }
         started.configuration = Some(configuration);
@@ -217,54 +185,6 @@ impl Started {
             configuration: None,
             fresh_bytes: None,
         }
-    }
-
-    /// Sends one request on the first and one on the last route of the row, repeatedly, until both are answered with 2xx: some
-    /// targets listen before they have read their routes.
-    fn probe(&self, scenario: &Scenario, row: &ScenarioRow) -> Result<(), LoadError> {
-        if !row.speak.asks() && row.speak != Speak::Idle {
-            return Ok(());
-        }
-        let level = LoadLevel { connections: 1, rate: None, workers: 1 };
-        let whole = plan::load(scenario, row, level, &self.destination, &self.pinning, 0);
-        let protocol = match &whole.protocol {
-            engine::Protocol::Idle { .. } => engine::Protocol::Http1,
-            other => other.clone(),
-        };
-        let requests = &whole.requests;
-        // Requests that use values of answers make sense only all together.
-        let probed = match requests.iter().any(|request| !request.take.is_empty()) {
-            true => vec![requests.clone()],
-            false => [0, requests.len() - 1].map(|request| vec![requests[request].clone()]).into(),
-        };
-        for requests in probed {
-            let count = requests.len() as u64;
-            let plan = LoadPlan {
-                requests,
-                protocol: protocol.clone(),
-                pacing: engine::Pacing::default(),
-                stop: StopCondition::after_count(count),
-                warm_up_ms: 0,
-                ..whole.clone()
-            };
-            let deadline = Instant::now() + PROBE_LIMIT;
-            loop {
-                let result = engine::run(&plan, &mut |_| {})?;
-                let expected =
-                    plan.requests.iter().any(RequestTemplate::names_statuses) && result.total.unexpected == 0;
-                if result.total.class(2) == count || (expected && result.total.completed == count) {
-                    break;
-                }
-                if Instant::now() > deadline {
-                    let statuses = result.total.statuses.keys().map(|status| format!("status {status}"));
-                    let causes = result.total.errors.by_cause().into_iter().filter(|(_, count)| *count > 0);
-                    let seen: Vec<String> = statuses.chain(causes.map(|(cause, _)| cause.to_owned())).collect();
-                    return Err(LoadError::Refused { url: plan.requests[0].url.clone(), seen });
-                }
-                thread::sleep(Duration::from_millis(20));
-            }
-        }
-        Ok(())
     }
 
     /// One run. The outer error is a failure of the lab, the inner one a failure of the target.
@@ -294,7 +214,6 @@ impl Started {
         // Read after the load: some targets raise their own limit only after they listen.
         let target_files = open_files_limit(&if pids.is_empty() { backend.pids() } else { pids.clone() });
         let (processes, host) = sampler.finish();
-        let instructions = counting.and_then(|thread| thread.join().expect("counting does not panic"));
         let LoadedRow { mut load, route_changes, fan_out } = load?;
         let counted = self.records.as_ref().zip(records_before);
         let records = counted.map(|(records, before)| records.count(before, &load, &watch)).transpose()?;
@@ -318,8 +237,8 @@ impl Started {
             processes,
             host,
             interruptions,
-            target_errors: self.logged_errors(log_start),
-            instructions,
+            target_errors: target_log::errors(&self.log(), log_start, &self.peer),
+            instructions: counting.and_then(|thread| thread.join().expect("counting does not panic")),
             records,
             route_changes,
             fan_out,
@@ -419,77 +338,20 @@ impl Started {
         target.into_iter().chain([backend.watched()]).chain(self.beside.iter().cloned()).collect()
     }
 
-    /// The first errors logged by the target from byte `start` of its log on.
-    fn logged_errors(&self, start: usize) -> Vec<String> {
-        let log = self.log();
-        let lines = log.get(start..).unwrap_or_default().lines();
-        let errors = lines.filter(|line| self.peer.log_errors.iter().any(|word| line.contains(word.as_str())));
-        errors.take(KEPT_ERRORS).map(str::to_owned).collect()
-    }
-
     /// The target's log so far.
     fn log(&self) -> String {
-        let mut text = self.child.as_ref().map(Child::output).unwrap_or_default();
-        if let Some(name) = &self.peer.log {
-            text.push_str(&fs::read_to_string(self.dir.join(name)).unwrap_or_default());
-        }
-        text
+        self.child.as_ref().map(|child| target_log::text(child, &self.peer, &self.dir)).unwrap_or_default()
     }
 }
 
 impl Setting<'_> {
-    /// Writes the files of a target and runs its checker, where it has one; the result records both.
-    fn configure(
+    pub(super) fn inputs(
         &self,
-        peer: &PeerDefinition,
-        installed: &Installed,
-        inputs: &Inputs,
+        backend: &RunningBackends,
         dir: &Path,
-    ) -> Result<Configuration, Box<StartFailure>> {
-        let Setting { place, row, workers, .. } = self;
-        let rendered = target::render(peer, inputs).map_err(SetupError::from)?;
-        for (name, text) in &rendered {
-            write(&dir.join(name), text).map_err(SetupError::from)?;
-        }
-        // The published result must not contain this machine's paths.
-        let name = installed.program.file_name().unwrap_or_default().to_string_lossy();
-        let recorded = |words: &[String]| peer.command(words, &name, ".", *workers);
-        let without_place = |text: String| {
-            let text = text.replace(&inputs.dir, ".");
-            // An empty name would be found between all characters.
-            let is_installed = !inputs.installed.is_empty();
-            place.redacted(&if is_installed { text.replace(&inputs.installed, "{installed}") } else { text })
-        };
-        let files = rendered.into_iter().map(|(name, text)| (name, without_place(text))).collect();
-        let mut configuration = Configuration {
-            row: row.name.clone(),
-            sha256: target::hash(&files),
-            files: files.into_iter().map(|(name, text)| (name, recorded_text(text))).collect(),
-            command: recorded(&peer.start),
-            check: None,
-        };
-        if peer.check.is_empty() {
-            return Ok(configuration);
-        }
-        let command = peer.command(&peer.check, &installed.program.display().to_string(), &inputs.dir, *workers);
-        let ConfigurationCheck { passed, output, .. } =
-            check(&command, &peer.environment(&inputs.dir, *workers), dir).map_err(SetupError::Check)?;
-        let output = place.redacted(&output);
-        configuration.check =
-            Some(ConfigurationCheck { command: recorded(&peer.check), passed, output: output.clone() });
-        if passed {
-            return Ok(configuration);
-        }
-        let unsupported = matches!(peer.policies, target::Policies::Word(_));
-        let output = output.trim_start_matches(&format!("{}: ", peer.name));
-        Err(Box::new(StartFailure {
-            kind: if unsupported { StartFailureKind::Unsupported } else { StartFailureKind::Failed },
-            reason: format!("not supported by {}: {output}", peer.name),
-            configuration: Some(configuration),
-        }))
-    }
-
-    fn inputs(&self, backend: &RunningBackends, dir: &Path, port: u16, connections: u32) -> Result<Inputs, SetupError> {
+        port: u16,
+        connections: u32,
+    ) -> Result<Inputs, SetupError> {
         let Setting { place, scenario, row, workers, .. } = self;
         let (mut routes, consumers) = credentials(row.routes, row.consumers);
         if row.endpoints > 0 {
@@ -552,7 +414,7 @@ fn count_later(
 }
 
 /// Removes details that would make up most of the result file and can be derived from the rest.
-fn leave_out_details(load: &mut LoadResult, row: &ScenarioRow) {
+pub(super) fn leave_out_details(load: &mut LoadResult, row: &ScenarioRow) {
     // A hundred routes are one workload, so their separate tallies are removed; kinds of requests are kept apart.
     if row.requests.is_empty() {
         load.requests.clear();
@@ -583,31 +445,4 @@ fn give_endpoints(routes: &mut [TemplateRoute], endpoints: u32, backends: &[Back
     for index in plan::asked_routes(routes.len()) {
         routes[index].endpoints = backends.to_vec();
     }
-}
-
-/// Bytes; of a longer configuration, a result keeps only the length and the hash.
-const LONGEST_CONFIGURATION: usize = 1 << 20;
-
-fn recorded_text(text: String) -> String {
-    match text.len() <= LONGEST_CONFIGURATION {
-        true => text,
-        false => format!("{} bytes, too long to be stored here; the template shows the content\n", text.len()),
-    }
-}
-
-fn check(
-    command: &[String],
-    environment: &BTreeMap<String, String>,
-    dir: &Path,
-) -> Result<ConfigurationCheck, CommandError> {
-    let output = Command::new(&command[0])
-        .args(&command[1..])
-        .envs(environment)
-        .current_dir(dir)
-        .output()
-        .map_err(CommandError::start(&command[0]))?;
-    let text = [output.stdout, output.stderr].concat();
-    // The directory in which the lab put the file does not belong in the result.
-    let output_text = String::from_utf8_lossy(&text).trim().replace(&format!("{}/", dir.display()), "");
-    Ok(ConfigurationCheck { command: command.to_vec(), passed: output.status.success(), output: output_text })
 }

@@ -2,6 +2,7 @@
 
 mod backend;
 mod cell;
+mod configure;
 mod counters;
 mod credentials;
 mod error;
@@ -10,17 +11,21 @@ mod fan_out;
 mod generators;
 mod instructions;
 mod log_store;
+mod not_started;
 mod place;
 pub mod plan;
+mod probe;
 mod records;
 mod reload;
 mod route_changes;
 mod search;
 mod services;
+mod target_log;
 mod turns;
 
 use std::{
     collections::BTreeMap,
+    net::Ipv4Addr,
     path::PathBuf,
     sync::{Arc, atomic::AtomicBool},
 };
@@ -29,9 +34,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
 
 use self::{
-    backend::{Backends, RunningBackends},
-    cell::{Setting, StartFailureKind, Started},
+    backend::{BackendTask, Backends, RunningBackends},
+    cell::{Setting, Started},
     log_store::LogStores,
+    not_started::StartFailureKind,
     place::RunDirectory,
     services::BesideServices,
     turns::StartedTarget,
@@ -304,7 +310,14 @@ impl Lab<'_> {
     /// Starts the backends of a row.
     fn backend(&mut self, row: &ScenarioRow, workers: u32, pinning: &Pinning) -> Result<RunningBackends, SetupError> {
         let backend = self.scenario.backend(row);
-        let mut running = RunningBackends::start(self.place, &self.backends, (backend, row), workers, pinning)?;
+        let task = BackendTask {
+            settings: backend,
+            row: &row.name,
+            one_process_each: !row.events.is_empty(),
+            host: Ipv4Addr::LOCALHOST,
+            started: &|_| {},
+        };
+        let mut running = RunningBackends::start(self.place, &self.backends, &task, workers, pinning)?;
         if let Some(name) = backend.kind.folder() {
             record(&mut self.backend_records, name, running.configuration.take());
         }

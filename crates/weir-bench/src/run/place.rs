@@ -33,14 +33,29 @@ const WANTED_FILES: u64 = 262_144;
 
 impl RunDirectory {
     pub fn new(options: &RunOptions) -> Result<RunDirectory, SetupError> {
-        let directory = options.cache.join(format!("run-{}", std::process::id()));
+        let made = rcgen::generate_simple_self_signed(NAMES.map(str::to_owned)).map_err(SetupError::Certificate)?;
+        RunDirectory::with_certificate(&options.cache, made.cert.pem(), made.signing_key.serialize_pem())
+    }
+
+    /// A directory with the certificate of a run that another machine controls.
+    pub(super) fn with_certificate(
+        cache: &Path,
+        cert_pem: String,
+        key_pem: String,
+    ) -> Result<RunDirectory, SetupError> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = match COUNT.fetch_add(1, Ordering::Relaxed) {
+            0 => String::new(),
+            count => format!("-{count}"),
+        };
+        let directory = cache.join(format!("run-{}{count}", std::process::id()));
         fs::create_dir_all(&directory).map_err(FileError::at(&directory))?;
         let directory = directory.canonicalize().map_err(FileError::at(&directory))?;
-        let certificate = certificate(&directory)?;
+        let certificate = certificate(&directory, cert_pem, key_pem)?;
         Ok(RunDirectory {
             directory,
             next: AtomicU32::new(0),
-            cache: options.cache.clone(),
+            cache: cache.to_owned(),
             certificate,
             open_files: raise_open_files(),
         })
@@ -89,11 +104,11 @@ fn without_private_keys(text: &str) -> String {
     kept + rest
 }
 
-/// A self-signed certificate for localhost, for this run only.
-fn certificate(directory: &Path) -> Result<RunCertificate, SetupError> {
-    let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
-    let made = rcgen::generate_simple_self_signed(names).map_err(SetupError::Certificate)?;
-    let (cert_pem, key_pem) = (made.cert.pem(), made.signing_key.serialize_pem());
+/// The names of the certificate of a run.
+const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
+
+/// Writes the certificate of a run.
+fn certificate(directory: &Path, cert_pem: String, key_pem: String) -> Result<RunCertificate, SetupError> {
     let write = |name: &str, text: &str| {
         let path = directory.join(name);
         fs::write(&path, text).map_err(FileError::at(&path))?;

@@ -1,6 +1,6 @@
 //! Derives from a scenario the use of processors, the order of runs, and the plans for the load engine. Pure.
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 use super::credentials;
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 /// The destination of a load.
 #[derive(Clone, Debug)]
 pub struct LoadDestination {
-    pub port: u16,
+    pub address: SocketAddr,
     pub tls: bool,
     /// The CA certificate of the destination.
     pub authority: Option<PathBuf>,
@@ -32,18 +32,7 @@ pub struct LoadDestination {
 /// to be `alone`: then the generator shares those of the target. With 0 workers there is no target. A single processor
 /// is shared by all.
 pub fn pinning(cpus: &[LogicalCpu], workers: u32, alone: bool) -> Pinning {
-    // One thread of every core first, so that two workers do not share a core while another is idle.
-    let mut ordered: Vec<(usize, LogicalCpu)> = cpus
-        .iter()
-        .enumerate()
-        .map(|(index, cpu)| {
-            let same_core =
-                cpus[..index].iter().filter(|other| (other.socket, other.core) == (cpu.socket, cpu.core)).count();
-            (same_core, *cpu)
-        })
-        .collect();
-    ordered.sort_by_key(|(thread, cpu)| (*thread, cpu.id));
-    let ids: Vec<u32> = ordered.into_iter().map(|(_, cpu)| cpu.id).collect();
+    let ids = by_core(cpus);
     if ids.len() < 2 {
         let target = if workers == 0 { Vec::new() } else { ids.clone() };
         return Pinning { target, generator: ids.clone(), backend: ids };
@@ -59,6 +48,21 @@ pub fn pinning(cpus: &[LogicalCpu], workers: u32, alone: bool) -> Pinning {
         }
     };
     Pinning { target: ids[..target].to_vec(), generator, backend }
+}
+
+/// The processors, one thread of every core first, so that two workers do not share a core while another is idle.
+pub(super) fn by_core(cpus: &[LogicalCpu]) -> Vec<u32> {
+    let mut ordered: Vec<(usize, LogicalCpu)> = cpus
+        .iter()
+        .enumerate()
+        .map(|(index, cpu)| {
+            let same_core =
+                cpus[..index].iter().filter(|other| (other.socket, other.core) == (cpu.socket, cpu.core)).count();
+            (same_core, *cpu)
+        })
+        .collect();
+    ordered.sort_by_key(|(thread, cpu)| (*thread, cpu.id));
+    ordered.into_iter().map(|(_, cpu)| cpu.id).collect()
 }
 
 /// A target with one configuration, which is started once and loaded at each of its levels.
@@ -101,7 +105,7 @@ pub fn order(scenario: &Scenario, repeat: u32, seed: u64) -> Vec<Vec<CellGroup>>
 }
 
 /// How long a generator spins that has its processors for itself, so that no other process loses time, in ns.
-const ALONE_SPIN_NS: u64 = 1_000_000;
+pub(super) const ALONE_SPIN_NS: u64 = 1_000_000;
 
 /// The plan of the load engine for one run.
 pub fn load(
@@ -151,7 +155,7 @@ pub fn load(
         keep_alive,
         data: data(scenario, row),
         cookies: load.cookies && row.speak.asks(),
-        connect_to: Some(format!("127.0.0.1:{}", to.port)),
+        connect_to: Some(to.address.to_string()),
         tls: client_tls(row, to, keep_alive),
         // A recovery is measured with a resolution of 0.1 s.
         interval_ms: match scenario.columns.contains(&TableColumn::Recovery) {
@@ -238,7 +242,7 @@ const EVENT_TIME: usize = 20;
 
 /// One request of each kind for each requested route, with the credentials of one consumer each.
 fn requests(row: &ScenarioRow, scheme: &str, to: &LoadDestination) -> Vec<RequestTemplate> {
-    let port = to.port;
+    let port = to.address.port();
     if let (Speak::Sse { event_bytes, .. }, Some(events)) = (&row.speak, &to.events) {
         return published(events, *event_bytes, &format!("{scheme}://localhost:{port}"));
     }
@@ -328,7 +332,12 @@ mod tests {
         let scenario = scenario::parse("a.yaml", text).unwrap();
         let spin_ns = |cores: u32| {
             let (to, level) = (
-                LoadDestination { port: 1, tls: false, authority: None, events: None },
+                LoadDestination {
+                    address: SocketAddr::from(([127, 0, 0, 1], 1)),
+                    tls: false,
+                    authority: None,
+                    events: None,
+                },
                 LoadLevel { connections: 1, rate: Some(1.0), workers: 1 },
             );
             load(&scenario, &scenario.rows[0], level, &to, &pinning(&cpus(cores, 1), 1, false), 0).spin_ns
@@ -377,7 +386,12 @@ mod tests {
     fn rows_become_requests_with_credentials() {
         let scenario = scenario::read("api7").unwrap();
         let row = scenario.row("key-auth, 100 routes, 100 consumers").unwrap();
-        let to = LoadDestination { port: 9080, tls: false, authority: None, events: None };
+        let to = LoadDestination {
+            address: SocketAddr::from(([127, 0, 0, 1], 9080)),
+            tls: false,
+            authority: None,
+            events: None,
+        };
         let level = LoadLevel { connections: 64, rate: None, workers: 1 };
         let plan = load(&scenario, row, level, &to, &pinning(&cpus(2, 1), 1, false), 7);
         assert_eq!(plan.requests.len(), 4);
@@ -389,7 +403,12 @@ mod tests {
     #[test]
     fn every_websocket_client_sends_for_itself_and_one_publisher_for_all_subscribers() {
         let scenario = scenario::read("wso2-streaming").unwrap();
-        let to = LoadDestination { port: 9080, tls: false, authority: None, events: None };
+        let to = LoadDestination {
+            address: SocketAddr::from(([127, 0, 0, 1], 9080)),
+            tls: false,
+            authority: None,
+            events: None,
+        };
         let level = LoadLevel { connections: 1000, rate: None, workers: 1 };
         let plan =
             |row: &str| load(&scenario, scenario.row(row).unwrap(), level, &to, &pinning(&cpus(2, 1), 1, false), 7);
@@ -406,7 +425,12 @@ mod tests {
         );
         let scenario = scenario::parse("a.yaml", &text).unwrap();
         let level = order(&scenario, 0, 1)[0][0].levels[0];
-        let to = LoadDestination { port: 9080, tls: false, authority: None, events: None };
+        let to = LoadDestination {
+            address: SocketAddr::from(([127, 0, 0, 1], 9080)),
+            tls: false,
+            authority: None,
+            events: None,
+        };
         load(&scenario, &scenario.rows[0], level, &to, &pinning(&cpus(2, 1), 1, false), 7)
     }
 
