@@ -2,6 +2,7 @@
 //! nothing its clients have begun goes wrong. The numbers (F13, F15, P14 …) name a fault or an attack and stay with it.
 
 mod acme;
+mod agents;
 mod command;
 mod convert;
 mod converted;

@@ -40,7 +40,11 @@ pub struct ResultFile {
     pub seed: u64,
     /// The scenario with every setting, after `quick` and command-line changes.
     pub scenario: Scenario,
+    /// The machine of the target, and of everything else unless `machines` says otherwise.
     pub manifest: Manifest,
+    /// The machines of a run on several ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub machines: Vec<MachineRecord>,
     pub targets: Vec<TargetRecord>,
     /// Backends that are not the lab's own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -58,6 +62,50 @@ pub struct ResultFile {
     /// Where curves over the number of clients bend.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub knees: Vec<Knee>,
+}
+
+/// A machine of a run on several ones.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MachineRecord {
+    /// The address of its agent, or `this machine`.
+    pub name: String,
+    pub roles: Vec<MachineRole>,
+    pub manifest: Manifest,
+    /// Changes with every start of the kernel: agents with the same value share the processors of one machine.
+    #[serde(default)]
+    pub boot_id: String,
+}
+
+/// What a machine does in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MachineRole {
+    Generator,
+    Gateway,
+    Backend,
+}
+
+/// One generator's part of a run on several machines.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct GeneratorShare {
+    /// The name of its machine.
+    pub machine: String,
+    /// Clients.
+    pub connections: u64,
+    /// Microseconds that its wall clock was ahead of that of the machine that commanded the run.
+    pub clock_ahead_us: f64,
+    /// The clocks are compared exactly to this, in each direction.
+    pub clock_uncertainty_us: f64,
+    /// How much later than agreed it began.
+    pub late_us: f64,
+    /// Complete answers of the measurement.
+    pub answered: u64,
+    /// Why there is nothing of it in the figures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<String>,
+    /// Its machine during the measured part.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub host: Vec<HostSample>,
 }
 
 /// User instructions of a target for one request of a row, counted by valgrind.
@@ -266,8 +314,11 @@ pub struct MeasuredRun {
     /// The slices of the run, if there were several, in the order of time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slices: Vec<SliceFigures>,
-    /// Processors the generator was allowed to use.
+    /// Processors the generator was allowed to use; of several generators, those of all.
     pub generator_cpus: Vec<u32>,
+    /// The generators of a run on several machines.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub generators: Vec<GeneratorShare>,
     /// Processes other than the generator, sampled over the measured part.
     pub processes: Vec<Process>,
     pub host: Vec<HostSample>,
@@ -528,6 +579,19 @@ impl ResultFile {
     pub fn counted(&self, row: &str, target: &str) -> Option<f64> {
         let one = self.counts.iter().find(|one| one.row == row && one.target == target);
         one.map(|one| one.per_request)
+    }
+}
+
+impl ResultFile {
+    /// Whether two roles were on the same machine; agents of one machine count as one.
+    pub fn share_a_machine(&self, one: MachineRole, other: MachineRole) -> bool {
+        let with = |role: MachineRole| self.machines.iter().filter(move |machine| machine.roles.contains(&role));
+        self.machines.is_empty()
+            || with(one).any(|ours| {
+                with(other).any(|theirs| {
+                    ours.name == theirs.name || (!ours.boot_id.is_empty() && ours.boot_id == theirs.boot_id)
+                })
+            })
     }
 }
 

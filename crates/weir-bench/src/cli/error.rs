@@ -7,7 +7,7 @@ use crate::{
     export::ExportError,
     jmx::ImportError,
     result::ResultFileError,
-    run::RunError,
+    run::{AgentKeyError, RunError, agent::ServeError},
     scenario::ScenarioError,
     target::{CommandError, InstallError, PeerError},
 };
@@ -57,6 +57,13 @@ pub enum LabError {
         "the calculation needs results for at least three worker counts of a row in a closed loop: run with --workers 1,2,4"
     )]
     TooFewWorkerCounts,
+    #[error(transparent)]
+    Key(#[from] AgentKeyError),
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// The process that an agent starts beside it, or its listener.
+    #[error("the agent: {0}")]
+    Agent(#[source] io::Error),
     /// The browser that draws PNG files.
     #[error("PNG files are drawn by Chromium: {0}")]
     Browser(#[source] CommandError),

@@ -1,5 +1,6 @@
 //! `weir bench`: the command line of the lab.
 
+mod agent;
 pub mod backend;
 mod error;
 mod files;
@@ -19,6 +20,8 @@ pub use self::error::{LabError, LoadCommandError};
 pub enum LabCommand {
     /// Runs a scenario, and writes a table, a report, a result file and a verdict
     Run(run::Arguments),
+    /// Runs parts of the lab for `weir bench run` on another machine
+    Agent(agent::AgentArguments),
     /// Lists the scenarios, and the targets with their installed programs
     List(machine::ListArguments),
     /// Compares two results cell by cell. Exits with 1 if throughput or CPU time differ
@@ -49,6 +52,7 @@ pub enum LabCommand {
 pub fn run(command: LabCommand) -> Result<u8, LabError> {
     match command {
         LabCommand::Run(arguments) => run::run(arguments),
+        LabCommand::Agent(arguments) => agent::agent(arguments),
         LabCommand::List(arguments) => machine::list(arguments),
         LabCommand::Compare(arguments) => files::compare(arguments),
         LabCommand::Report(arguments) => files::report(arguments),

@@ -18,8 +18,8 @@ use crate::{
     errors::{FileError, ValueError},
     report,
     result::ResultFile,
-    run::{self, RunOptions},
-    scenario::{self, BackendKind, Scenario, ScenarioError, ScenarioRow},
+    run::{self, MachineOptions, RunOptions},
+    scenario::{self, BackendKind, NetworkSettings, Scenario, ScenarioError, ScenarioRow},
 };
 
 /// Runs a scenario and writes its result.
@@ -52,6 +52,13 @@ pub struct Arguments {
     /// The backend behind the targets, instead of the scenario's. It is installed into the cache if necessary
     #[arg(long, value_enum)]
     pub backend: Option<BackendKind>,
+    /// Makes a network between clients and targets in which each packet takes this much longer in each direction, such as 10ms. Needs
+    /// root, `ip` and `tc`
+    #[arg(long, value_name = "TIME")]
+    pub delay: Option<String>,
+    /// Makes a network between clients and targets in which this share of the packets is lost in each direction, such as 0.1%
+    #[arg(long, value_name = "SHARE")]
+    pub loss: Option<String>,
     /// The number of repeats
     #[arg(long)]
     pub repeats: Option<u32>,
@@ -62,7 +69,26 @@ pub struct Arguments {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     #[command(flatten)]
+    pub machines: MachineArguments,
+    #[command(flatten)]
     pub common: Common,
+}
+
+/// Other machines, each with an agent (`weir bench agent`). What has no machine is on this one.
+#[derive(Debug, Args)]
+pub struct MachineArguments {
+    /// The agent that generates load, as HOST:PORT. Given several times, the agents share the clients
+    #[arg(long = "generator-on", value_name = "AGENT", requires = "key")]
+    pub generators: Vec<String>,
+    /// The agent that runs the targets
+    #[arg(long = "gateway-on", value_name = "AGENT", requires = "key")]
+    pub gateway: Option<String>,
+    /// The agent that runs the backends
+    #[arg(long = "backend-on", value_name = "AGENT", requires = "key")]
+    pub backend_machine: Option<String>,
+    /// The file with the secret that the agents were started with
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
 }
 
 /// What every command that runs something takes.
@@ -79,7 +105,7 @@ pub struct Common {
     pub cache: PathBuf,
 }
 
-fn name_and_path(text: &str) -> Result<(String, PathBuf), ValueError> {
+pub(super) fn name_and_path(text: &str) -> Result<(String, PathBuf), ValueError> {
     let pair = text.split_once('=');
     let (name, path) = pair.ok_or_else(|| ValueError::new(text, "NAME=PATH", "nginx=/usr/sbin/nginx"))?;
     Ok((name.to_owned(), PathBuf::from(path)))
@@ -87,8 +113,12 @@ fn name_and_path(text: &str) -> Result<(String, PathBuf), ValueError> {
 
 pub(super) fn run(arguments: Arguments) -> Result<u8, LabError> {
     let scenario = chosen(scenario::read(&arguments.scenario)?, &arguments)?;
-    let options =
-        RunOptions { valgrind: arguments.valgrind, ..options(&arguments.common, arguments.quick, arguments.seed)? };
+    let MachineArguments { generators, gateway, backend_machine, key } = arguments.machines;
+    let options = RunOptions {
+        valgrind: arguments.valgrind,
+        machines: MachineOptions { generators, gateway, backend: backend_machine, key },
+        ..options(&arguments.common, arguments.quick, arguments.seed)?
+    };
     finish(&run::run(scenario, &options)?, &arguments.common.out)
 }
 
@@ -99,6 +129,7 @@ pub(super) fn options(common: &Common, quick: bool, seed: u64) -> Result<RunOpti
         cache: common.cache.clone(),
         seed,
         valgrind: false,
+        machines: MachineOptions::default(),
         command: command_line(),
         stop: interrupt()?,
     })
@@ -202,6 +233,11 @@ pub(super) fn chosen(scenario: Scenario, arguments: &Arguments) -> Result<Scenar
     }
     scenario.method.repeats = arguments.repeats.unwrap_or(scenario.method.repeats);
     scenario.method.measured_s = arguments.seconds.unwrap_or(scenario.method.measured_s);
+    if arguments.delay.is_some() || arguments.loss.is_some() {
+        let NetworkSettings { delay, loss } = scenario.network.unwrap_or_default();
+        let (delay, loss) = (arguments.delay.clone().or(delay), arguments.loss.clone().or(loss));
+        scenario.network = Some(NetworkSettings { delay, loss });
+    }
     if let Some(kind) = arguments.backend {
         scenario = scenario.with_backend(kind)?;
     }

@@ -118,6 +118,7 @@ mod tests {
             load,
             slices: Vec::new(),
             generator_cpus: vec![1],
+            generators: Vec::new(),
             processes: Vec::new(),
             host: Vec::new(),
             target_errors: Vec::new(),

@@ -20,7 +20,10 @@ use crate::{
     },
     manifest::Pinning,
     plot::{Unit, holds_zero},
-    result::{AccessRecords, Cell, CellOutcome, Knee, MeasuredRun, ResultFile, Search, SearchAttempt},
+    result::{
+        AccessRecords, Cell, CellOutcome, Knee, MachineRecord, MachineRole, MeasuredRun, ResultFile, Search,
+        SearchAttempt,
+    },
     scenario::{PublishedFigures, TableColumn},
     stats::{Comparison, ConfidenceInterval},
 };
@@ -328,7 +331,26 @@ fn level(connections: u32, workers: u32) -> String {
 
 /// The processors of each role, with a remark if there are fewer than workers.
 pub fn processors(result: &ResultFile) -> String {
+    if !result.machines.is_empty() {
+        return result.machines.iter().map(machine).collect::<Vec<_>>().join(" · ");
+    }
     placed(&result.manifest.pinning, result.scenario.workers.iter().copied().max().unwrap_or(1))
+}
+
+/// A machine of several, with its roles.
+fn machine(one: &MachineRecord) -> String {
+    let mut roles: Vec<&str> = one
+        .roles
+        .iter()
+        .map(|role| match role {
+            MachineRole::Generator => "generator",
+            MachineRole::Gateway => "target",
+            MachineRole::Backend => "backend",
+        })
+        .collect();
+    roles.dedup();
+    let cpu = &one.manifest.cpu;
+    format!("{} on {} ({}, {} processors)", roles.join(" and "), one.name, cpu.model, cpu.logical)
 }
 
 fn placed(pinning: &Pinning, workers: u32) -> String {

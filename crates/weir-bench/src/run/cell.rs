@@ -231,6 +231,7 @@ impl Started {
             order,
             started_at,
             generator_cpus: self.pinning.generator.clone(),
+            generators: Vec::new(),
             plan,
             load,
             slices: Vec::new(),

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use super::machine_error::{FleetError, LinkError, MachinesRefusal};
 use crate::{
     engine::PlanError,
     errors::FileError,
@@ -19,6 +20,14 @@ use crate::{
 pub enum RunError {
     #[error("interrupted")]
     Interrupted,
+    /// The machines of the command line cannot be used.
+    #[error(transparent)]
+    Fleet(#[from] FleetError),
+    /// An agent does not do what the run needs, or is lost.
+    #[error(transparent)]
+    Agent(#[from] LinkError),
+    #[error(transparent)]
+    OneMachineOnly(#[from] MachinesRefusal),
     /// Something that the run needs was not found or did not start.
     #[error(transparent)]
     Setup(#[from] SetupError),
@@ -112,6 +121,9 @@ pub enum LoadError {
     EndedEarly,
     #[error("{answered} of {sent} requests were answered")]
     Unanswered { answered: u64, sent: u64 },
+    /// A load on other machines.
+    #[error("{0}")]
+    Machine(String),
     /// The target does not answer as the row needs.
     #[error("a request for {url} is answered with {}, not with 2xx", .seen.join(", "))]
     Refused { url: String, seen: Vec<String> },

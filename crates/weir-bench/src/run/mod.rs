@@ -1,5 +1,6 @@
 //! Runs a scenario: starts the processes, applies the load, samples, and assembles the result.
 
+pub mod agent;
 mod backend;
 mod cell;
 mod configure;
@@ -11,6 +12,8 @@ mod fan_out;
 mod generators;
 mod instructions;
 mod log_store;
+mod machine_error;
+mod machines;
 mod not_started;
 mod place;
 pub mod plan;
@@ -37,6 +40,7 @@ use self::{
     backend::{BackendTask, Backends, RunningBackends},
     cell::{Setting, Started},
     log_store::LogStores,
+    machines::Fleet,
     not_started::StartFailureKind,
     place::RunDirectory,
     services::BesideServices,
@@ -45,13 +49,15 @@ use self::{
 pub use self::{
     counters::available as counters_available,
     error::{AskError, AskProblem, LoadError, NoRate, ReloadError, RunError, SetupError, StoreNotFound},
+    machine_error::{AgentKeyError, FleetError, LinkError, MachinesRefusal, NetworkError},
+    machines::MachineOptions,
     place::usable_cpus,
 };
 use crate::{
     analysis::knee,
     manifest::{Cpu, LogicalCpu, Manifest, Pinning},
     result::{Cell, CellOutcome, InstructionCount, LoadLevel, ResultFile, SCHEMA, Search, SearchAttempt, TargetRecord},
-    scenario::{RateOf, Scenario, ScenarioRow, Speak},
+    scenario::{BackendKind, RateOf, Scenario, ScenarioRow, Speak},
     target::{self, InstallError, Installed, PeerDefinition},
 };
 
@@ -67,6 +73,8 @@ pub struct RunOptions {
     /// Also count user instructions under valgrind.
     pub valgrind: bool,
     pub command: Vec<String>,
+    /// Where parts of the run are, if not on this machine.
+    pub machines: MachineOptions,
     /// Set when the user interrupts: running processes are stopped, and the result has what was measured until then.
     pub stop: Arc<AtomicBool>,
 }
@@ -76,21 +84,16 @@ pub struct RunOptions {
 pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, RunError> {
     let started_at = Timestamp::now();
     let place = RunDirectory::new(options)?;
-    let cpus = place::usable_cpus(&Cpu::read());
-    let workers = scenario.workers.iter().copied().max().unwrap_or(1);
-    let peers = find_peers(&scenario, options)?;
-    let direct = peers.values().all(|(peer, _)| peer.direct);
-    let placement = Placement { cpus, direct, alone: scenario.backend.alone };
-    let mut manifest = Manifest::read(placement.pinning(workers));
-    manifest.counters = counters_available();
+    let Prepared { fleet, peers, placement, manifest, backends, backend_records } =
+        Prepared::of(&scenario, options, &place)?;
     let record = |name: &String| target_record(name, &peers[name]);
     let mut records: Vec<TargetRecord> = scenario.targets.iter().map(record).collect();
-    let backends = Backends::provide(&scenario, options)?;
     let mut lab = Lab {
         scenario: &scenario,
         options,
         place: &place,
-        backend_records: backends.records(),
+        fleet: fleet.clone(),
+        backend_records,
         backends,
         stores: LogStores::find(options),
         services: BesideServices::find(&scenario.rows, options),
@@ -122,6 +125,7 @@ pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, RunEr
         quick: options.quick,
         seed: options.seed,
         manifest,
+        machines: fleet.map(|fleet| fleet.records()).unwrap_or_default(),
         targets: records,
         backends: lab.backend_records,
         knees: knee::knees(&scenario, &cells),
@@ -131,6 +135,60 @@ pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, RunEr
         counts: lab.counts,
         scenario: scenario.clone(),
     })
+}
+
+/// What a run needs before its first row.
+struct Prepared {
+    /// Other machines, if the run uses them.
+    fleet: Option<Arc<Fleet>>,
+    peers: BTreeMap<String, Found>,
+    placement: Placement,
+    manifest: Manifest,
+    backends: Backends,
+    backend_records: Vec<TargetRecord>,
+}
+
+impl Prepared {
+    fn of(scenario: &Scenario, options: &RunOptions, place: &RunDirectory) -> Result<Prepared, RunError> {
+        let fleet = match scenario.network.is_none() && options.machines.is_empty() {
+            true => None,
+            false => Some(fleet(scenario, options, place)?),
+        };
+        let peers = match &fleet {
+            None => find_peers(scenario, options)?,
+            Some(fleet) => fleet.find_peers(scenario)?,
+        };
+        let (backends, backend_records) = match &fleet {
+            None => {
+                let backends = Backends::provide(scenario, options)?;
+                let records = backends.records();
+                (backends, records)
+            }
+            Some(fleet) => (Backends::of(BackendKind::Builtin, None), fleet.find_backends(scenario)?),
+        };
+        let direct = peers.values().all(|(peer, _)| peer.direct);
+        let cpus = place::usable_cpus(&Cpu::read());
+        let placement = Placement { cpus, direct, alone: scenario.backend.alone };
+        let workers = scenario.workers.iter().copied().max().unwrap_or(1);
+        let manifest = match &fleet {
+            None => Manifest { counters: counters_available(), ..Manifest::read(placement.pinning(workers)) },
+            Some(fleet) => fleet.manifest(if direct { 0 } else { workers }, scenario.backend.alone),
+        };
+        Ok(Prepared { fleet, peers, placement, manifest, backends, backend_records })
+    }
+}
+
+/// The machines of the command line, at the beginning of a run.
+fn fleet(scenario: &Scenario, options: &RunOptions, place: &RunDirectory) -> Result<Arc<Fleet>, RunError> {
+    if let Some(refusal) = MachinesRefusal::of(scenario, options.valgrind) {
+        return Err(refusal.into());
+    }
+    let fleet = match &scenario.network {
+        None => Fleet::connect(options)?,
+        Some(network) => Fleet::behind(network, options)?,
+    };
+    fleet.begin(&place.certificate)?;
+    Ok(Arc::new(fleet))
 }
 
 /// The peer of every target, with its installation.
@@ -186,6 +244,8 @@ pub struct Lab<'a> {
     pub scenario: &'a Scenario,
     options: &'a RunOptions,
     place: &'a RunDirectory,
+    /// Other machines, if the run uses them.
+    fleet: Option<Arc<Fleet>>,
     placement: Placement,
     backends: Backends,
     stores: LogStores,
@@ -234,6 +294,9 @@ impl Lab<'_> {
         peers: &BTreeMap<String, Found>,
         records: &mut [TargetRecord],
     ) -> Result<(), RunError> {
+        if let Some(fleet) = self.fleet.clone() {
+            return self.row_on_machines(&fleet, (repeat, groups), peers, records);
+        }
         let Some(first) = groups.first() else { return Ok(()) };
         let scenario = self.scenario;
         let row = scenario.row(&first.row).expect("groups are made from the scenario's rows");

@@ -27,6 +27,7 @@ pub(super) struct BesideServices {
 }
 
 /// The services of one row.
+#[derive(Default)]
 pub struct ServicesOfRow {
     /// What the options of its policies may name, with the values.
     pub placeholders: Vec<(String, Value)>,

@@ -215,6 +215,7 @@ mod tests {
             load,
             slices: Vec::new(),
             generator_cpus: vec![1],
+            generators: Vec::new(),
             processes: vec![target],
             host: vec![host(0.0), host(1.0)],
             target_errors: Vec::new(),

@@ -20,13 +20,13 @@ pub(super) fn read() -> HostSample {
             sample.run_queue = running.trim().parse().unwrap_or(0);
         }
     }
-    let snmp = fs::read_to_string("/proc/net/snmp").unwrap_or_default();
+    let snmp = fs::read_to_string("/proc/thread-self/net/snmp").unwrap_or_default();
     sample.retransmits = pair(&snmp, "Tcp:", "RetransSegs");
     sample.active_opens = pair(&snmp, "Tcp:", "ActiveOpens");
     sample.passive_opens = pair(&snmp, "Tcp:", "PassiveOpens");
-    let netstat = fs::read_to_string("/proc/net/netstat").unwrap_or_default();
+    let netstat = fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default();
     sample.listen_overflows = pair(&netstat, "TcpExt:", "ListenOverflows");
-    let sockets = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
+    let sockets = fs::read_to_string("/proc/thread-self/net/sockstat").unwrap_or_default();
     sample.time_wait = sockets
         .lines()
         .find_map(|line| line.strip_prefix("TCP:"))

@@ -54,6 +54,7 @@ pub fn check_settings(scenario: &Scenario, counts_only: bool) -> Result<(), Scen
     for row in scenario.rows.iter().enumerate() {
         level_problems(scenario, row, &mut claim);
     }
+    network_problems(scenario, &mut claim);
     match problems.is_empty() {
         true => Ok(()),
         false => Err(ScenarioError::Problems { place: String::new(), problems }),
@@ -62,6 +63,12 @@ pub fn check_settings(scenario: &Scenario, counts_only: bool) -> Result<(), Scen
 
 fn is_ascending(levels: &[u32]) -> bool {
     !levels.is_empty() && levels[0] > 0 && levels.windows(2).all(|pair| pair[0] < pair[1])
+}
+
+fn network_problems(scenario: &Scenario, claim: &mut dyn FnMut(bool, String)) {
+    for problem in scenario.network.iter().flat_map(|network| network.problems()) {
+        claim(false, problem);
+    }
 }
 
 /// Problems of the levels and the method.
@@ -128,6 +135,7 @@ fn problems(scenario: &Scenario) -> Vec<String> {
         "method.repeats: 1 or more; 5 or more for a result without a warning".to_owned(),
     );
     method_problems(scenario, &mut claim);
+    network_problems(scenario, &mut claim);
     for (index, row) in scenario.rows.iter().enumerate() {
         row_problems(scenario, (index, row), &mut claim);
     }

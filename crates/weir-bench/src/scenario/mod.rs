@@ -4,6 +4,7 @@ mod ablation;
 mod error;
 mod keys;
 mod load;
+mod network;
 mod workload;
 
 use std::borrow::Cow;
@@ -23,6 +24,7 @@ use crate::{
 pub use ablation::{Ablation, NO_POLICY};
 pub use error::ScenarioError;
 pub use load::{check_settings, names, parse, read};
+pub use network::NetworkSettings;
 pub use workload::{LoadSettings, RequestSpec, Speak};
 
 /// What is measured, on which targets and how often, and which figures others have published for it.
@@ -56,6 +58,9 @@ pub struct Scenario {
     /// The load, unless a row sets its own.
     #[serde(default)]
     pub load: LoadSettings,
+    /// A network with delays and losses between the clients and the targets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkSettings>,
     /// Durations and repeats of the measurement.
     #[serde(default)]
     pub method: MeasuringMethod,

@@ -48,6 +48,9 @@ pub enum InstallError {
         /// What installs it.
         how: String,
     },
+    /// The machine that is to run it does not have it.
+    #[error("{address}: {reason}")]
+    NotThere { address: String, reason: String },
     /// The lab cannot install the peer; `how` tells the user.
     #[error("{peer}: {how}")]
     ByHand { peer: String, how: String },

@@ -5,6 +5,7 @@
 //! rules judge both.
 
 mod evidence;
+mod machines;
 mod measured;
 mod own;
 mod publication;
@@ -103,8 +104,10 @@ pub fn judge(evidence: &Evidence) -> Vec<LintVerdict> {
     merged
 }
 
-/// Adds what a result lacks as a whole: the rest of a run that ended early, or any figure. Evidence of publications has neither.
+/// Adds what a result lacks: the rest of a run that ended early, any figure, or generators. Evidence of publications has none of
+/// these.
 pub fn judge_completeness(result: &ResultFile, verdicts: &mut Vec<LintVerdict>) {
+    machines::judge(result, verdicts);
     if let Some(reason) = &result.incomplete {
         let words = format!("the run ended before everything was measured: {reason}");
         verdicts.insert(0, about_all("incomplete", Severity::Invalid, words));

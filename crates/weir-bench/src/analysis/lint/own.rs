@@ -3,7 +3,7 @@
 use super::{Evidence, LatencyFrom, Machine, RowEvidence, measured};
 use crate::{
     engine::{self, LoadPhase, RequestTemplate},
-    result::{Cell, MeasuredRun, PacingKind, ProcessRole, ResultFile},
+    result::{Cell, MachineRole, MeasuredRun, PacingKind, ProcessRole, ResultFile},
     scenario::ScenarioRow,
 };
 
@@ -17,7 +17,7 @@ pub fn evidence_of(result: &ResultFile) -> Evidence {
             shared_cpus: result.manifest.shared_cpus(),
             threads_per_core: Some(result.manifest.cpu.threads_per_core),
         },
-        topology: vec!["one machine".to_owned()],
+        topology: vec![if is_one_machine(result) { "one machine" } else { "separate machines" }.to_owned()],
         repeats: Some(result.scenario.method.repeats),
         spread: Some(true),
         tool: Some("weir bench".to_owned()),
@@ -64,7 +64,8 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
     // Of the process with the most open files, over time.
     let holder = run.role(if direct { ProcessRole::Backend } else { ProcessRole::Target }).next();
     let files: Vec<u64> = holder.iter().flat_map(|one| one.samples.iter().map(|sample| sample.fds_most)).collect();
-    let others_cpu = host.map(|(first, last)| others(first, last, run));
+    let others_cpu = host.map(|(first, last)| others(first, last, result, run));
+    let generator_beside_backend = result.share_a_machine(MachineRole::Generator, MachineRole::Backend);
     RowEvidence {
         name: subject(cell),
         direct,
@@ -109,9 +110,13 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
         failed_checks: Some(total.failed_checks),
         // The kernel counts connections of the whole machine: on a busy one, they may belong to other processes.
         // A target that does not look into the bytes opens a connection for each of its clients'.
-        upstream_connects: (requests && !direct && !carries_streams && others_cpu.is_some_and(|share| share < 0.03))
-            .then(|| run.upstream_connects())
-            .flatten(),
+        upstream_connects: (requests
+            && !direct
+            && !carries_streams
+            && is_one_machine(result)
+            && others_cpu.is_some_and(|share| share < 0.03))
+        .then(|| run.upstream_connects())
+        .flatten(),
         upstream_keepalive: None,
         configuration_error: check.filter(|check| !check.passed).map(|check| check.output.clone()),
         configuration_loaded: None,
@@ -124,7 +129,8 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
         target_cpu: run.utilisation(ProcessRole::Target),
         backend_cpu: run.utilisation(ProcessRole::Backend),
         generator_cpu: Some(run.generator_cpus_used() / run.generator_cpus.len().max(1) as f64),
-        generator_with_backend: backend_cpus.iter().any(|cpu| run.generator_cpus.contains(cpu)),
+        generator_with_backend: generator_beside_backend
+            && backend_cpus.iter().any(|cpu| run.generator_cpus.contains(cpu)),
         backend_was_limit: None,
         events: result.scenario.row(&cell.row).is_some_and(ScenarioRow::disturbs),
         backend_limits: result.scenario.row(&cell.row).is_some_and(|row| row.backend_limits),
@@ -154,19 +160,33 @@ fn is_level(pacing: &engine::Pacing) -> bool {
     matches!(pacing, engine::Pacing::Closed { .. } | engine::Pacing::Open { rate: engine::Rate::Constant(_), .. })
 }
 
+/// Whether generators, targets and backends were on one machine.
+fn is_one_machine(result: &ResultFile) -> bool {
+    result.share_a_machine(MachineRole::Generator, MachineRole::Gateway)
+        && result.share_a_machine(MachineRole::Backend, MachineRole::Gateway)
+}
+
 /// The share of the machine's processor time used by processes that do not belong to the lab, over the whole run. The kernel
 /// delivers loopback traffic in soft interrupts; that time counts as load.
-fn others(first: &crate::result::HostSample, last: &crate::result::HostSample, run: &MeasuredRun) -> f64 {
+fn others(
+    first: &crate::result::HostSample,
+    last: &crate::result::HostSample,
+    result: &ResultFile,
+    run: &MeasuredRun,
+) -> f64 {
     let busy = last.cpu_busy_s - first.cpu_busy_s;
     let interrupts = last.cpu_interrupts_s - first.cpu_interrupts_s;
     let all = busy + last.cpu_idle_s - first.cpu_idle_s;
-    let ours: f64 = run.processes.iter().map(crate::result::Process::cpu_s).sum();
+    let is_beside = |role: MachineRole| result.share_a_machine(role, MachineRole::Gateway);
+    let is_here =
+        |process: &&crate::result::Process| process.role != ProcessRole::Backend || is_beside(MachineRole::Backend);
+    let ours: f64 = run.processes.iter().filter(is_here).map(crate::result::Process::cpu_s).sum();
     let elapsed = last.at_s - first.at_s;
     // The generator spins until requests are due, so its whole processor time counts here, not only its work.
     let cpu = run.load.generator.cpu();
     let whole_s = (cpu.user_ns + cpu.system_ns) as f64 / 1e9;
     let load_s = (run.load.measured_ns + run.load.drain_ns).max(1) as f64 / 1e9;
-    let generator = whole_s / load_s * elapsed;
+    let generator = if is_beside(MachineRole::Generator) { whole_s / load_s * elapsed } else { 0.0 };
     if all > 0.0 { ((busy - interrupts - ours - generator) / all).max(0.0) } else { 0.0 }
 }
 
