@@ -19,7 +19,7 @@ pub use self::error::{LabError, LoadCommandError};
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
     /// Runs a scenario, and writes a table, a report, a result file and a verdict
-    Run(run::Arguments),
+    Run(Box<run::Arguments>),
     /// Runs parts of the lab for `weir bench run` on another machine
     Agent(agent::AgentArguments),
     /// Lists the scenarios, and the targets with their installed programs
@@ -51,7 +51,7 @@ pub enum LabCommand {
 /// Runs a command. The number is the exit status: 0, or 1 when a result is invalid or differs.
 pub fn run(command: LabCommand) -> Result<u8, LabError> {
     match command {
-        LabCommand::Run(arguments) => run::run(arguments),
+        LabCommand::Run(arguments) => run::run(*arguments),
         LabCommand::Agent(arguments) => agent::agent(arguments),
         LabCommand::List(arguments) => machine::list(arguments),
         LabCommand::Compare(arguments) => files::compare(arguments),

@@ -165,7 +165,7 @@ impl AgentServerState {
             IpAddr::V4(address) => address,
             IpAddr::V6(_) => Ipv4Addr::LOCALHOST,
         };
-        let claim = Claim(self);
+        let claim = CommanderClaim(self);
         let mut session = AgentSession::new(self.settings.clone(), address, self.keeper.clone());
         let ended = serve(&mut session, &mut stream);
         drop(session);
@@ -186,9 +186,9 @@ impl AgentServerState {
 }
 
 /// The right of one connection to command the agent. It ends with this value, also if the session panics.
-struct Claim<'a>(&'a AgentServerState);
+struct CommanderClaim<'a>(&'a AgentServerState);
 
-impl Drop for Claim<'_> {
+impl Drop for CommanderClaim<'_> {
     fn drop(&mut self) {
         *self.0.commander() = None;
     }
