@@ -100,6 +100,15 @@ pub struct GeneratorShare {
     pub late_us: f64,
     /// Complete answers of the measurement.
     pub answered: u64,
+    /// The processors that it was allowed to use.
+    #[serde(default)]
+    pub cpus: Vec<u32>,
+    /// The share of their time that it used for work.
+    #[serde(default)]
+    pub busy: f64,
+    /// How many of them it used, with the time that it waited actively for requests to be due.
+    #[serde(default)]
+    pub cpus_used: f64,
     /// Why there is nothing of it in the figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<String>,
@@ -582,16 +591,37 @@ impl ResultFile {
     }
 }
 
+impl MachineRecord {
+    /// Whether these are one machine: agents of one machine have the same start of its kernel.
+    fn is_same(&self, other: &MachineRecord) -> bool {
+        self.name == other.name || (!self.boot_id.is_empty() && self.boot_id == other.boot_id)
+    }
+}
+
+fn is_one_machine(machines: &[MachineRecord]) -> bool {
+    machines.iter().all(|one| one.is_same(&machines[0]))
+}
+
+fn has_role(machines: &[MachineRecord], name: &str, role: MachineRole) -> bool {
+    let named = machines.iter().find(|one| one.name == name);
+    named.is_some_and(|one| machines.iter().any(|other| other.roles.contains(&role) && one.is_same(other)))
+}
+
 impl ResultFile {
-    /// Whether two roles were on the same machine; agents of one machine count as one.
-    pub fn share_a_machine(&self, one: MachineRole, other: MachineRole) -> bool {
-        let with = |role: MachineRole| self.machines.iter().filter(move |machine| machine.roles.contains(&role));
-        self.machines.is_empty()
-            || with(one).any(|ours| {
-                with(other).any(|theirs| {
-                    ours.name == theirs.name || (!ours.boot_id.is_empty() && ours.boot_id == theirs.boot_id)
-                })
-            })
+    /// Whether everything ran on one machine.
+    pub fn is_one_machine(&self) -> bool {
+        is_one_machine(&self.machines)
+    }
+
+    /// Whether the machine of this name is also that of a role.
+    pub fn has_role(&self, name: &str, role: MachineRole) -> bool {
+        has_role(&self.machines, name, role)
+    }
+
+    /// Whether the backends ran on the target's machine.
+    pub fn has_backend_beside_target(&self) -> bool {
+        let mut backends = self.machines.iter().filter(|one| one.roles.contains(&MachineRole::Backend));
+        self.machines.is_empty() || backends.any(|one| self.has_role(&one.name, MachineRole::Gateway))
     }
 }
 
@@ -787,4 +817,29 @@ pub enum ResultFileError {
     OtherSchema { path: PathBuf, schema: String },
     #[error("{}: {source}", .path.display())]
     Syntax { path: PathBuf, source: serde_json::Error },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(name: &str, boot_id: &str, roles: &[MachineRole]) -> MachineRecord {
+        let (name, boot_id) = (name.to_owned(), boot_id.to_owned());
+        MachineRecord { name, roles: roles.to_vec(), manifest: Manifest::default(), boot_id }
+    }
+
+    #[test]
+    fn agents_of_one_machine_count_as_one() {
+        use MachineRole::{Backend, Gateway, Generator};
+        let [one, two, three] = [
+            machine("one", "a", &[Generator]),
+            machine("two", "a", &[Gateway]),
+            machine("three", "b", &[Generator, Backend]),
+        ];
+        let all = [one.clone(), two.clone(), three.clone()];
+        assert!(has_role(&all, "one", Gateway) && has_role(&all, "three", Backend));
+        assert!(!has_role(&all, "three", Gateway) && !has_role(&all, "one", Backend));
+        assert!(is_one_machine(&[one, two]) && is_one_machine(&[]));
+        assert!(!is_one_machine(&all), "one generator is elsewhere");
+    }
 }

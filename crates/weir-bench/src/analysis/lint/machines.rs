@@ -42,7 +42,7 @@ fn problem(one: &GeneratorShare, run_us: f64) -> Option<(&'static str, Severity,
             return Some(("generator-lost", Severity::Invalid, words));
         }
         None if share(*late_us) > SHARE_OF_RUN => format!(
-            "the generator on {machine} began {:.1} ms after the others, {:.1} % of the measured part",
+            "the generator on {machine} began {:.1} ms after the agreed time, {:.1} % of the measured part",
             late_us / 1e3,
             share(*late_us) * 100.0
         ),

@@ -17,7 +17,7 @@ pub fn evidence_of(result: &ResultFile) -> Evidence {
             shared_cpus: result.manifest.shared_cpus(),
             threads_per_core: Some(result.manifest.cpu.threads_per_core),
         },
-        topology: vec![if is_one_machine(result) { "one machine" } else { "separate machines" }.to_owned()],
+        topology: vec![if result.is_one_machine() { "one machine" } else { "separate machines" }.to_owned()],
         repeats: Some(result.scenario.method.repeats),
         spread: Some(true),
         tool: Some("weir bench".to_owned()),
@@ -65,7 +65,6 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
     let holder = run.role(if direct { ProcessRole::Backend } else { ProcessRole::Target }).next();
     let files: Vec<u64> = holder.iter().flat_map(|one| one.samples.iter().map(|sample| sample.fds_most)).collect();
     let others_cpu = host.map(|(first, last)| others(first, last, result, run));
-    let generator_beside_backend = result.share_a_machine(MachineRole::Generator, MachineRole::Backend);
     RowEvidence {
         name: subject(cell),
         direct,
@@ -113,7 +112,7 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
         upstream_connects: (requests
             && !direct
             && !carries_streams
-            && is_one_machine(result)
+            && result.is_one_machine()
             && others_cpu.is_some_and(|share| share < 0.03))
         .then(|| run.upstream_connects())
         .flatten(),
@@ -128,9 +127,8 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
             .filter(|cpus| *cpus > 0),
         target_cpu: run.utilisation(ProcessRole::Target),
         backend_cpu: run.utilisation(ProcessRole::Backend),
-        generator_cpu: Some(run.generator_cpus_used() / run.generator_cpus.len().max(1) as f64),
-        generator_with_backend: generator_beside_backend
-            && backend_cpus.iter().any(|cpu| run.generator_cpus.contains(cpu)),
+        generator_cpu: Some(generator_cpu(run)),
+        generator_with_backend: backend_cpus.iter().any(|cpu| beside_backend(result, run).contains(cpu)),
         backend_was_limit: None,
         events: result.scenario.row(&cell.row).is_some_and(ScenarioRow::disturbs),
         backend_limits: result.scenario.row(&cell.row).is_some_and(|row| row.backend_limits),
@@ -160,10 +158,21 @@ fn is_level(pacing: &engine::Pacing) -> bool {
     matches!(pacing, engine::Pacing::Closed { .. } | engine::Pacing::Open { rate: engine::Rate::Constant(_), .. })
 }
 
-/// Whether generators, targets and backends were on one machine.
-fn is_one_machine(result: &ResultFile) -> bool {
-    result.share_a_machine(MachineRole::Generator, MachineRole::Gateway)
-        && result.share_a_machine(MachineRole::Backend, MachineRole::Gateway)
+/// The busy share of the generator, or of the busiest of several: each limits its own clients.
+fn generator_cpu(run: &MeasuredRun) -> f64 {
+    match run.generators.is_empty() {
+        true => run.generator_cpus_used() / run.generator_cpus.len().max(1) as f64,
+        false => run.generators.iter().map(|one| one.busy).fold(0.0, f64::max),
+    }
+}
+
+/// The processors of the generators on the backends' machine.
+fn beside_backend(result: &ResultFile, run: &MeasuredRun) -> Vec<u32> {
+    if run.generators.is_empty() {
+        return run.generator_cpus.clone();
+    }
+    let there = run.generators.iter().filter(|one| result.has_role(&one.machine, MachineRole::Backend));
+    there.flat_map(|one| one.cpus.clone()).collect()
 }
 
 /// The share of the machine's processor time used by processes that do not belong to the lab, over the whole run. The kernel
@@ -177,16 +186,20 @@ fn others(
     let busy = last.cpu_busy_s - first.cpu_busy_s;
     let interrupts = last.cpu_interrupts_s - first.cpu_interrupts_s;
     let all = busy + last.cpu_idle_s - first.cpu_idle_s;
-    let is_beside = |role: MachineRole| result.share_a_machine(role, MachineRole::Gateway);
-    let is_here =
-        |process: &&crate::result::Process| process.role != ProcessRole::Backend || is_beside(MachineRole::Backend);
+    let has_backend = result.has_backend_beside_target();
+    let is_here = |process: &&crate::result::Process| process.role != ProcessRole::Backend || has_backend;
     let ours: f64 = run.processes.iter().filter(is_here).map(crate::result::Process::cpu_s).sum();
     let elapsed = last.at_s - first.at_s;
     // The generator spins until requests are due, so its whole processor time counts here, not only its work.
     let cpu = run.load.generator.cpu();
     let whole_s = (cpu.user_ns + cpu.system_ns) as f64 / 1e9;
     let load_s = (run.load.measured_ns + run.load.drain_ns).max(1) as f64 / 1e9;
-    let generator = if is_beside(MachineRole::Generator) { whole_s / load_s * elapsed } else { 0.0 };
+    let beside = run.generators.iter().filter(|one| result.has_role(&one.machine, MachineRole::Gateway));
+    let cpus_used = match run.generators.is_empty() {
+        true => whole_s / load_s,
+        false => beside.map(|one| one.cpus_used).sum(),
+    };
+    let generator = cpus_used * elapsed;
     if all > 0.0 { ((busy - interrupts - ours - generator) / all).max(0.0) } else { 0.0 }
 }
 

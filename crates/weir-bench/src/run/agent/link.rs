@@ -118,6 +118,15 @@ impl AgentLink {
         }
     }
 
+    /// Why it is lost, if it is known to be.
+    pub(in crate::run) fn lost(&self) -> Option<LinkError> {
+        // While a request is under way, its answer will tell.
+        match &*self.hand.try_lock().ok()? {
+            Hand::Lost(reason) => Some(LinkError::Lost { address: self.name.clone(), reason: reason.clone() }),
+            Hand::Here(..) | Hand::There(_) => None,
+        }
+    }
+
     /// Asks for something whose answer has no content.
     pub(in crate::run) fn order(&self, request: AgentRequest) -> Result<(), LinkError> {
         match self.call(request)? {

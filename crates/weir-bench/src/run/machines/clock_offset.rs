@@ -25,7 +25,7 @@ pub(super) struct ClockOffset {
 }
 
 impl ClockOffset {
-    /// The offset by the shortest of several round trips: the least of its time is unknown. `None` without a reading.
+    /// The offset by the shortest of several round trips, since the error is at most half of one. `None` without a reading.
     pub(super) fn of(readings: &[ClockReading]) -> Option<ClockOffset> {
         let trip_ns = |one: &&ClockReading| one.answered_ns.saturating_sub(one.asked_ns);
         let best = readings.iter().min_by_key(trip_ns)?;

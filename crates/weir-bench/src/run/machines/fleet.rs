@@ -200,12 +200,7 @@ impl Fleet {
         self.machines[self.gateway].machine.address
     }
 
-    /// The limit of open files on the target's machine.
-    pub(super) fn gateway_files(&self) -> u64 {
-        self.machines[self.gateway].machine.open_files
-    }
-
-    /// The machines without that of the target, if samples of it are wanted as well: each once.
+    /// The machines whose processes are sampled: that of the target first, then that of the backends if it is another one.
     pub(super) fn sampled(&self) -> [Option<&AgentLink>; 2] {
         [Some(self.gateway()), (self.backend != self.gateway).then(|| self.backend())]
     }
@@ -293,10 +288,13 @@ fn pinning_of(
             let rest: Vec<u32> = all.iter().copied().filter(|cpu| !shared.target.contains(cpu)).collect();
             Pinning { target: shared.target, backend: if rest.is_empty() { all } else { rest }, ..none }
         }
-        (target, _, backend) => {
-            let shared = plan::pinning(cpus, if target { workers } else { 0 }, alone);
-            Pinning { backend: if backend { shared.backend } else { Vec::new() }, ..shared }
+        (true, true, false) => {
+            let shared = plan::pinning(cpus, workers, false);
+            let rest: Vec<u32> = all.iter().copied().filter(|cpu| !shared.target.contains(cpu)).collect();
+            Pinning { target: shared.target, generator: if rest.is_empty() { all } else { rest }, ..none }
         }
+        (target, _, true) => plan::pinning(cpus, if target { workers } else { 0 }, alone),
+        (false, false, false) => none,
     }
 }
 
@@ -367,8 +365,16 @@ mod tests {
         assert_eq!(pinning((true, false, false)), (vec![0, 1], vec![], vec![]));
         assert_eq!(pinning((false, true, false)), (vec![], vec![0, 1, 2, 3], vec![]));
         assert_eq!(pinning((false, false, true)), (vec![], vec![], vec![0, 1, 2, 3]));
+        assert_eq!(pinning((true, true, false)), (vec![0, 1], vec![2, 3], vec![]));
         assert_eq!(pinning((true, false, true)), (vec![0, 1], vec![], vec![2, 3]));
         assert_eq!(pinning((false, true, true)), (vec![], vec![0, 1], vec![2, 3]));
         assert_eq!(pinning((true, true, true)), (vec![0, 1], vec![2], vec![3]));
+    }
+
+    #[test]
+    fn a_generator_beside_the_target_has_the_other_processors_also_if_the_backend_is_alone_elsewhere() {
+        let cpus = [0, 1].map(|id| LogicalCpu { id, core: id, socket: 0 });
+        let Pinning { target, generator, backend } = pinning_of(&cpus, (true, true, false), 1, true);
+        assert_eq!((target, generator, backend), (vec![0], vec![1], vec![]));
     }
 }

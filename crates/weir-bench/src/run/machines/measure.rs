@@ -12,7 +12,7 @@ use super::{
     shares::PlanShare,
 };
 use crate::{
-    engine::{LoadPlan, LoadResult, clock::now_ns},
+    engine::{CpuTime, LoadPlan, LoadResult, clock::now_ns},
     result::{GeneratorShare, HostSample, Process},
     run::{
         LoadError,
@@ -113,7 +113,7 @@ pub(super) fn measure(
         let start_ns = one.clock.there_ns(start_ns + one.share.after_ns);
         one.end = one.link.order(AgentRequest::Go { start_ns }).err().map(ShareEnd::Lost);
     }
-    wait_for_ends(&mut running, stop)?;
+    wait_for_ends(&mut running, &sampled, stop)?;
     gather(fleet, running, &sampled)
 }
 
@@ -147,11 +147,22 @@ fn wait_until_ready(running: &[RunningGenerator<'_>], stop: &AtomicBool) -> Resu
     Ok(())
 }
 
-/// Waits until each generator has ended or is lost.
-fn wait_for_ends(running: &mut [RunningGenerator<'_>], stop: &AtomicBool) -> Result<(), SpreadError> {
+/// Waits until each generator has ended or is lost. Without the target or the backend, the load ends at once.
+fn wait_for_ends(
+    running: &mut [RunningGenerator<'_>],
+    sampled: &[&AgentLink],
+    stop: &AtomicBool,
+) -> Result<(), SpreadError> {
     let mut told = false;
     while running.iter().any(|one| one.end.is_none()) {
         thread::sleep(LOOK);
+        if let Some(lost) = sampled.iter().find_map(|link| link.lost()) {
+            for one in running.iter().filter(|one| one.end.is_none()) {
+                // If it is lost as well, its load ends with the connection.
+                let _ = one.link.order(AgentRequest::StopLoad);
+            }
+            return Err(lost.into());
+        }
         let tells = stop.load(Ordering::Relaxed) && !std::mem::replace(&mut told, stop.load(Ordering::Relaxed));
         for one in running.iter_mut().filter(|one| one.end.is_none()) {
             if tells {
@@ -190,6 +201,7 @@ fn gather(
         let mut share = GeneratorShare {
             machine: one.link.name.clone(),
             connections: one.share.plan.connections as u64,
+            cpus: one.share.plan.cpus.iter().map(|cpu| *cpu as u32).collect(),
             clock_ahead_us: one.clock.unix_us(),
             clock_uncertainty_us: one.clock.uncertainty_us(),
             ..GeneratorShare::default()
@@ -202,6 +214,8 @@ fn gather(
             ShareEnd::Measured { result, late_ns } => {
                 share.late_us = late_ns as f64 / 1e3;
                 share.answered = result.counted_answers();
+                share.busy = busy_share(&result, share.cpus.len());
+                share.cpus_used = cpus_used(&result);
                 if !fleet.is_sampled(one.share.generator) {
                     share.host = samples(one.link)?.1;
                 }
@@ -216,6 +230,22 @@ fn gather(
     let gone = || lost.as_ref().map(LinkError::to_string).unwrap_or_default();
     let load = whole.ok_or_else(|| SpreadError::AllLost(gone()))?;
     Ok(SpreadLoad { load, generators, processes, host, lost })
+}
+
+/// The share of its processors' time that a generator used for work.
+fn busy_share(load: &LoadResult, cpus: usize) -> f64 {
+    let busy_ns: u64 = load.generator.threads.iter().map(CpuTime::busy_ns).sum();
+    busy_ns as f64 / load_ns(load) / cpus.max(1) as f64
+}
+
+/// The processors that a generator used, with the time that it waited actively.
+fn cpus_used(load: &LoadResult) -> f64 {
+    let CpuTime { user_ns, system_ns, .. } = load.generator.cpu();
+    (user_ns + system_ns) as f64 / load_ns(load)
+}
+
+fn load_ns(load: &LoadResult) -> f64 {
+    (load.measured_ns + load.drain_ns).max(1) as f64
 }
 
 fn samples(link: &AgentLink) -> Result<(Vec<Process>, Vec<HostSample>), LinkError> {

@@ -26,7 +26,7 @@ use crate::{
         record,
     },
     scenario::ScenarioRow,
-    target::PeerDefinition,
+    target::{BackendAddress, PeerDefinition},
 };
 
 /// Pause between the load and the second reading of memory.
@@ -122,13 +122,11 @@ impl Lab<'_> {
         let authority = |tls: bool| tls.then(|| Path::new(&self.place.certificate.cert_file).to_owned());
         let destination = match peer.direct {
             true => {
-                let endpoint = &backend.endpoints[0];
-                let address = format!("{}:{}", endpoint.host, endpoint.port).parse::<SocketAddr>();
-                let address = address.expect("an agent names its backends by address");
+                let address = address_of(fleet.backend(), backend)?;
                 LoadDestination { address, tls: backend.tls, authority: authority(backend.tls), events: None }
             }
             false => {
-                let order = self.order_of(fleet, group, (row, peer), (workers, pinning), backend)?;
+                let order = self.order_of(group, (row, peer), (workers, pinning), backend)?;
                 let (port, configuration) = match ask_to_start(fleet.gateway(), order)? {
                     Ok(started) => started,
                     Err((not_started, configuration)) => {
@@ -148,12 +146,22 @@ impl Lab<'_> {
         };
         let mut target = SpreadTarget { fleet, row, destination, pinning, is_direct: peer.direct, fresh_bytes: None };
         let verified = target.destination.authority.is_some();
+        let mut lost = None;
         let run = |plan: &LoadPlan| {
-            run_once(fleet.generator(0), &without_files(plan), verified)
-                .map_err(|error| LoadError::Machine(error.to_string()))
+            run_once(fleet.generator(0), &without_files(plan), verified).map_err(|error| {
+                let words = error.to_string();
+                if let SpreadError::Link(error @ LinkError::Lost { .. }) = error {
+                    lost = Some(error);
+                }
+                LoadError::Machine(words)
+            })
         };
         if let Err(error) = probe(self.scenario, row, &target.destination, &target.one_generator(), run) {
-            return Ok(Err(failed(error.to_string())));
+            // Without the generator the run ends; the target has not failed.
+            return match lost {
+                Some(lost) => Err(lost.into()),
+                None => Ok(Err(failed(error.to_string()))),
+            };
         }
         target.fresh_bytes = (!target.is_direct).then(|| target.state()).transpose()?.map(|state| state.rss_bytes);
         Ok(Ok(target))
@@ -161,7 +169,6 @@ impl Lab<'_> {
 
     fn order_of(
         &self,
-        fleet: &Fleet,
         group: &CellGroup,
         (row, peer): (&ScenarioRow, &PeerDefinition),
         (workers, pinning): (u32, &FleetPinning),
@@ -179,8 +186,7 @@ impl Lab<'_> {
             logs: Default::default(),
             services: Default::default(),
         };
-        let mut inputs = setting.inputs(backend, Path::new(RUN_DIRECTORY), 0, highest)?;
-        inputs.open_files = fleet.gateway_files();
+        let inputs = setting.inputs(backend, Path::new(RUN_DIRECTORY), 0, highest)?;
         Ok(TargetOrder { peer: peer.name.clone(), row: row.name.clone(), inputs, cpus: pinning.target.clone() })
     }
 
@@ -258,7 +264,7 @@ impl Lab<'_> {
             repeat,
             order,
             started_at,
-            generator_cpus: pinning.generators.iter().flat_map(|place| place.cpus.clone()).collect(),
+            generator_cpus: generators.iter().flat_map(|share| share.cpus.clone()).collect(),
             generators,
             plan,
             load,
@@ -293,6 +299,15 @@ impl SpreadTarget<'_> {
             other => Err(link.unexpected(&other)),
         }
     }
+}
+
+/// The address of the first backend.
+fn address_of(link: &AgentLink, backend: &RunningBackends) -> Result<SocketAddr, LinkError> {
+    let parsed = |one: &BackendAddress| Some(SocketAddr::new(one.host.parse().ok()?, one.port));
+    backend.endpoints.first().and_then(parsed).ok_or_else(|| LinkError::Refused {
+        address: link.name.clone(),
+        reason: "it gives no address of a backend".to_owned(),
+    })
 }
 
 /// Its port and its configuration; or why it did not start, with the configuration if there was one.

@@ -19,11 +19,13 @@ pub(super) struct PlanShare {
     /// Its position among the generators.
     pub generator: usize,
     pub plan: LoadPlan,
-    /// How much later than the first it begins, so that evenly spaced requests of all together are evenly spaced.
+    /// How much later than the first it begins, so that requests of a constant rate, evenly spaced, are so all together. With
+    /// other rates the generators begin at one time.
     pub after_ns: u64,
 }
 
-/// The parts of a plan: clients, rates, counts and numbers add up to those of the plan. A generator without clients has none.
+/// The parts of a plan: clients, rates, counts and numbers add up to those of the plan. A generator without clients or without
+/// requests has none.
 pub(super) fn shares(plan: &LoadPlan, places: &[GeneratorPlace]) -> Vec<PlanShare> {
     let count = places.len().clamp(1, plan.connections.max(1));
     let bound = |index: usize| plan.connections * index / count;
@@ -50,6 +52,8 @@ pub(super) fn shares(plan: &LoadPlan, places: &[GeneratorPlace]) -> Vec<PlanShar
             };
             PlanShare { generator: index, after_ns: after_ns(&plan.pacing, share, index), plan }
         })
+        // A share of nothing is no plan.
+        .filter(|share| plan.stop.count == Some(0) || share.plan.stop.count != Some(0))
         .collect()
 }
 
@@ -130,6 +134,14 @@ mod tests {
     fn a_generator_without_clients_has_no_part() {
         assert_eq!(shares(&plan(2), &places(5)).len(), 2);
         assert_eq!(shares(&plan(1), &places(1)).len(), 1);
+    }
+
+    #[test]
+    fn a_generator_without_requests_has_no_part() {
+        let mut whole = plan(4);
+        whole.stop.count = Some(1);
+        let counts: Vec<_> = shares(&whole, &places(2)).iter().map(|part| part.plan.stop.count).collect();
+        assert_eq!(counts, [Some(1)]);
     }
 
     #[test]
