@@ -76,6 +76,7 @@ pub struct Arguments {
 
 /// Other machines, each with an agent (`weir bench agent`). What has no machine is on this one.
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("on").args(["generators", "gateway", "backend_machine"]).multiple(true))]
 pub struct MachineArguments {
     /// The agent that generates load, as HOST:PORT. Given several times, the agents share the clients
     #[arg(long = "generator-on", value_name = "AGENT", requires = "key")]
@@ -87,7 +88,7 @@ pub struct MachineArguments {
     #[arg(long = "backend-on", value_name = "AGENT", requires = "key")]
     pub backend_machine: Option<String>,
     /// The file with the secret that the agents were started with
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "on")]
     pub key: Option<PathBuf>,
 }
 
