@@ -92,7 +92,7 @@ impl RunningBackends {
         pinning: &Pinning,
     ) -> Result<RunningBackends, SetupError> {
         let backend = task.settings;
-        let endpoint = |_| Ok(BackendAddress { host: task.host.to_string(), port: free_port()? });
+        let endpoint = |_| Ok(BackendAddress { host: task.host.to_string(), port: free_port(task.host)? });
         let endpoints = (0..backend.instances.max(1)).map(endpoint).collect::<Result<Vec<_>, SetupError>>()?;
         let cpus = pinning.backend.clone();
         let dir = place.directory("backend")?;

@@ -124,13 +124,13 @@ impl Started {
                 LoadDestination { address, tls: backend.tls, authority: authority(backend.tls), events: None };
             return Ok(Started::of(peer, None, dir, destination, pinning));
         };
-        let port = free_port()?;
+        let port = free_port(Ipv4Addr::LOCALHOST)?;
         let mut inputs = setting.inputs(backend, &dir, port, connections)?;
         let directory = peer.installed(&place.cache).map_err(SetupError::from)?;
         if installed.program.starts_with(&directory) {
             inputs.installed = directory.display().to_string();
         }
-        let configuration = configure(place, (peer, installed), &inputs, &dir, &row.name)?;
+        let configuration = configure(place, (peer, installed), &inputs, &dir, (&row.name, &|_| {}))?;
         let program = installed.program.display().to_string();
         let command = |words: &[String]| peer.command(words, &program, &inputs.dir, *workers);
         let environment = peer.environment(&inputs.dir, *workers);
@@ -367,7 +367,7 @@ impl Setting<'_> {
             dir: dir.display().to_string(),
             host: Ipv4Addr::LOCALHOST.to_string(),
             port,
-            admin_port: free_port()?,
+            admin_port: free_port(Ipv4Addr::LOCALHOST)?,
             workers: *workers,
             open_files: place.open_files,
             upstream_connections: connections.max(512),

@@ -12,13 +12,14 @@ use crate::{
     target::{self, CommandError, Inputs, Installed, PeerDefinition},
 };
 
-/// Writes the files of a target and runs its checker, where it has one; the result records both.
+/// Writes the files of a target and runs its checker, where it has one; the result records both. `started` is called with the
+/// process of the checker.
 pub(super) fn configure(
     place: &RunDirectory,
     (peer, installed): (&PeerDefinition, &Installed),
     inputs: &Inputs,
     dir: &Path,
-    row: &str,
+    (row, started): (&str, &dyn Fn(u32)),
 ) -> Result<Configuration, Box<StartFailure>> {
     let workers = inputs.workers;
     let rendered = target::render(peer, inputs).map_err(SetupError::from)?;
@@ -47,7 +48,7 @@ pub(super) fn configure(
     }
     let command = peer.command(&peer.check, &installed.program.display().to_string(), &inputs.dir, workers);
     let ConfigurationCheck { passed, output, .. } =
-        check(&command, &peer.environment(&inputs.dir, workers), dir).map_err(SetupError::Check)?;
+        check(&command, &peer.environment(&inputs.dir, workers), dir, started).map_err(SetupError::Check)?;
     let output = place.redacted(&output);
     configuration.check = Some(ConfigurationCheck { command: recorded(&peer.check), passed, output: output.clone() });
     if passed {
@@ -76,13 +77,12 @@ fn check(
     command: &[String],
     environment: &BTreeMap<String, String>,
     dir: &Path,
+    started: &dyn Fn(u32),
 ) -> Result<ConfigurationCheck, CommandError> {
-    let output = Command::new(&command[0])
-        .args(&command[1..])
-        .envs(environment)
-        .current_dir(dir)
-        .output()
-        .map_err(CommandError::start(&command[0]))?;
+    let mut checker = Command::new(&command[0]);
+    checker.args(&command[1..]).envs(environment).current_dir(dir);
+    let output =
+        target::output_within(checker, target::COMMAND_LIMIT, started).map_err(CommandError::start(&command[0]))?;
     let text = [output.stdout, output.stderr].concat();
     // The directory in which the lab put the file does not belong in the result.
     let output_text = String::from_utf8_lossy(&text).trim().replace(&format!("{}/", dir.display()), "");

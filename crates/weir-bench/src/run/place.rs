@@ -132,18 +132,18 @@ pub(super) fn raise_open_files() -> u64 {
     limit.current.unwrap_or(1024)
 }
 
-/// A free local port. Each call returns another one.
+/// A free port of this address of the machine. Each call returns another one.
 ///
 /// It is below the kernel's range for outgoing connections (`net.ipv4.ip_local_port_range`) where that leaves room:
 /// otherwise a connection of a load generator could take it before the server listens.
-pub(super) fn free_port() -> Result<u16, SetupError> {
+pub(super) fn free_port(host: Ipv4Addr) -> Result<u16, SetupError> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let above: u32 = range.split_whitespace().next().and_then(|low| low.parse().ok()).unwrap_or(0);
     let count = above.saturating_sub(FIRST_PORT);
     // Runs side by side begin at different ports.
     let start = std::process::id().wrapping_mul(997);
-    let bind = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+    let bind = |port| TcpListener::bind((host, port));
     let below = (0..count).find_map(|_| {
         let number = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         bind((FIRST_PORT + number % count) as u16).ok()

@@ -116,7 +116,7 @@ fn start(
     place: &RunDirectory,
     cpus: &[u32],
 ) -> Result<(SocketAddr, Child), SetupError> {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port(Ipv4Addr::LOCALHOST)?));
     let dir = place.directory(&peer.name)?;
     let endpoints = [BackendAddress { host: address.ip().to_string(), port: address.port() }];
     let inputs = backend::inputs(place, &BackendSettings::default(), &endpoints, 1, &dir);

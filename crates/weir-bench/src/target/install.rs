@@ -4,7 +4,11 @@ use std::{
     process::Command,
 };
 
-use super::{InstallError, InstallSource, PeerDefinition, PeerError, debian, step::run};
+use super::{
+    InstallError, InstallSource, PeerDefinition, PeerError, debian,
+    limited::{COMMAND_LIMIT, output_within},
+    step::run,
+};
 use crate::{errors::FileError, library};
 
 /// A program that was found on this machine.
@@ -92,7 +96,9 @@ fn pinned_binary(peer: &PeerDefinition, name: &str, cache: &Path) -> Option<Path
 fn version(peer: &PeerDefinition, program: &Path) -> Option<String> {
     let command = peer.command(&peer.version, &program.display().to_string(), "", 1);
     let (first, rest) = command.split_first()?;
-    let output = Command::new(first).args(rest).output().ok()?;
+    let mut command = Command::new(first);
+    command.args(rest);
+    let output = output_within(command, COMMAND_LIMIT, &|_| {}).ok()?;
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
     // Some print their own path first, which is not part of the version.

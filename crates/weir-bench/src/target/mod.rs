@@ -3,6 +3,7 @@
 mod debian;
 mod error;
 mod install;
+mod limited;
 mod peer;
 mod process;
 mod render;
@@ -11,6 +12,7 @@ mod step;
 pub use self::{
     error::{CommandError, InstallError, PeerError, ProcessEnded, ProcessError},
     install::{Installed, install, locate, provide},
+    limited::{COMMAND_LIMIT, output_within},
     peer::{
         ChangeRequest, InstallSource, PeerDefinition, PeerEvents, Policies, backend_names, names, read, read_backend,
     },

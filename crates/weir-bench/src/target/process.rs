@@ -1,7 +1,7 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io::{self, Write as _},
+    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -15,7 +15,10 @@ use rustix::{
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
 
-use super::{CommandError, ProcessEnded, ProcessError};
+use super::{
+    CommandError, ProcessEnded, ProcessError,
+    limited::{COMMAND_LIMIT, output_within},
+};
 use crate::{errors::FileError, process_tree::process_tree};
 
 /// A process that the lab has started, in a process group of its own. Dropping it kills the group.
@@ -30,6 +33,9 @@ pub struct Child {
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// The time limit for a target to end after SIGTERM, before SIGKILL.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
+
+/// Bytes; the last words of a process are in these.
+const LAST_BYTES: u64 = 64 << 10;
 
 impl Child {
     /// Starts `command` in `dir`, pinned to `cpus` unless empty; its output is written to `dir/output.log`.
@@ -79,7 +85,7 @@ impl Child {
 
     /// The last lines of its output.
     pub fn last_words(&self) -> String {
-        let text = fs::read_to_string(&self.output).unwrap_or_default();
+        let text = end_of(&self.output).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(5)..].join(" | ")
     }
@@ -96,6 +102,10 @@ impl Child {
         self.output()
     }
 
+    pub fn output_file(&self) -> &Path {
+        &self.output
+    }
+
     /// The whole output of the process so far.
     pub fn output(&self) -> String {
         fs::read_to_string(&self.output).unwrap_or_default()
@@ -106,7 +116,9 @@ impl Drop for Child {
     fn drop(&mut self) {
         if let Some((program, arguments)) = self.stop.split_first() {
             // If this fails, the next start on its port reports the problem.
-            let _ = Command::new(program).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status();
+            let mut command = Command::new(program);
+            command.args(arguments);
+            let _ = output_within(command, COMMAND_LIMIT, &|_| {});
         }
         let Some(pid) = Pid::from_raw(self.child.id() as i32) else { return };
         if matches!(self.child.try_wait(), Ok(None)) {
@@ -120,6 +132,16 @@ impl Drop for Child {
         let _ = kill_process_group(pid, Signal::KILL);
         let _ = self.child.wait();
     }
+}
+
+/// The last part of a file.
+fn end_of(file: &Path) -> io::Result<String> {
+    let mut file = File::open(file)?;
+    let start = file.metadata()?.len().saturating_sub(LAST_BYTES);
+    file.seek(SeekFrom::Start(start))?;
+    let mut bytes = Vec::new();
+    file.take(LAST_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Runs `action` with this thread on `cpus`, so that processes it starts inherit that. All processors if `cpus` is empty.

@@ -1,7 +1,7 @@
 //! A target that an agent has started.
 
 use std::{
-    fs, mem,
+    fs,
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
 };
@@ -14,7 +14,7 @@ use super::{
         configure::configure,
         not_started::StartFailure,
         place::{RunDirectory, free_port},
-        target_log,
+        target_log::LogFiles,
     },
     message::{TargetOrder, TargetState},
 };
@@ -32,8 +32,7 @@ pub(super) struct SessionTarget {
     peer: PeerDefinition,
     cpus: Vec<u32>,
     dir: PathBuf,
-    /// The part of its log whose errors have been told.
-    told: usize,
+    log: LogFiles,
 }
 
 /// What a started target needs to be reached and reported.
@@ -53,15 +52,17 @@ impl SessionTarget {
         started: &dyn Fn(u32),
     ) -> Result<StartedHere, Box<StartFailure>> {
         let dir = place.directory(&peer.name)?;
-        let port = free_port()?;
+        let port = free_port(host)?;
         let mut inputs = Inputs {
             dir: dir.display().to_string(),
             host: host.to_string(),
             port,
-            admin_port: free_port()?,
+            admin_port: free_port(Ipv4Addr::LOCALHOST)?,
             open_files: place.open_files,
             tls: order.inputs.tls.is_some().then(|| place.certificate.clone()),
             certificate: None,
+            // Never a path from another machine.
+            installed: String::new(),
             ..order.inputs
         };
         inputs.policies.values_mut().for_each(|options| name_directory(options, &inputs.dir));
@@ -69,7 +70,7 @@ impl SessionTarget {
         if installed.program.starts_with(&directory) {
             inputs.installed = directory.display().to_string();
         }
-        let configuration = configure(place, (&peer, &installed), &inputs, &dir, &order.row)?;
+        let configuration = configure(place, (&peer, &installed), &inputs, &dir, (&order.row, started))?;
         let program = installed.program.display().to_string();
         let command = |words: &[String]| peer.command(words, &program, &inputs.dir, inputs.workers);
         let environment = peer.environment(&inputs.dir, inputs.workers);
@@ -79,7 +80,8 @@ impl SessionTarget {
         started(child.pid());
         let reason = match wait_until_listening(&mut child, SocketAddr::from((host, port))) {
             Readiness::Ready => {
-                let target = SessionTarget { child, peer, cpus: order.cpus, dir, told: 0 };
+                let log = LogFiles::new(&child, &peer, &dir);
+                let target = SessionTarget { child, peer, cpus: order.cpus, dir, log };
                 return Ok(StartedHere { target, port, configuration });
             }
             Readiness::Ended(ended) => ended.to_string(),
@@ -100,12 +102,10 @@ impl SessionTarget {
 
     /// Its state, with the errors that it has logged since the last call.
     pub(super) fn state(&mut self) -> TargetState {
-        let log = target_log::text(&self.child, &self.peer, &self.dir);
-        let told = mem::replace(&mut self.told, log.len());
         let pids = self.child.tree();
         TargetState {
             ended: self.child.ended().map(|ended| ended.to_string()),
-            errors: target_log::errors(&log, told, &self.peer),
+            errors: self.log.new_errors(&self.peer),
             open_files: open_files_limit(&pids),
             rss_bytes: rss_bytes(&pids),
         }
