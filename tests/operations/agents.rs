@@ -7,9 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use weir_testkit::{
-    DEADLINE, NetworkSide, Program, SplitNetwork, TempDir, eventually, eventually_some, scaled, skipped,
-};
+use weir_testkit::{DEADLINE, NetworkSide, Program, SplitNetwork, TempDir, eventually, scaled, skipped};
 
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 /// How long a run may take to begin, with a target that is not optimised.
@@ -44,8 +42,9 @@ impl Lab {
 
     /// Starts an agent on this address, with a free port; `name` is that of its directory.
     fn agent(&self, name: &str, address: &str, more: &[&str]) -> Agent {
-        let listen = format!("{address}:0");
-        let arguments = [&["agent", "--key", "key", "--listen", &listen, "--cache", name], more].concat();
+        let (listen, program) = (format!("{address}:0"), format!("weir={WEIR}"));
+        let own = ["agent", "--key", "key", "--listen", &listen, "--cache", name, "--program", &program];
+        let arguments = [&own, more].concat();
         self.started(self.command(&arguments))
     }
 
@@ -91,7 +90,9 @@ impl Drop for Agent {
             // `unshare` leaves it to the agent that it has started to end.
             for pid in [vec![self.process.id()], self.programs()].concat() {
                 let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
-                pid.into_iter().for_each(|pid| drop(rustix::process::kill_process(pid, rustix::process::Signal::TERM)));
+                if let Some(pid) = pid {
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+                }
             }
         }
         let _ = self.process.wait();
@@ -299,10 +300,11 @@ fn long() -> String {
 fn running(lab: &Lab, flags: &[&str], servers: &Agent) -> (Child, Vec<u32>) {
     let mut command = lab.run(&long(), "long", flags);
     let commander = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-    let programs = eventually_some("the target and the backend run", PATIENCE, || {
-        let programs = servers.programs();
-        (programs.len() == 2).then_some(programs)
-    });
+    eventually("their agent takes samples of the load", PATIENCE, || has_thread(servers.process.id(), "sampler"));
+    let programs = servers.programs();
+    for words in ["backend", " run "] {
+        assert!(programs.iter().any(|pid| command_line(*pid).contains(words)), "{words} is among the programs");
+    }
     (commander, programs)
 }
 
@@ -342,6 +344,7 @@ fn a_killed_agent_of_the_gateway_leaves_nothing_and_the_result_says_so() {
     let flags = ["--key", "key", "--gateway-on", &servers.address.clone(), "--backend-on", &servers.address.clone()];
     let (commander, programs) = running(&lab, &flags, &servers);
     servers.kill();
+    // The load ends long before its time.
     eventually("the keeper has ended all programs", DEADLINE, || programs.iter().all(|pid| !runs(*pid)));
     let output = commander.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(2), "nothing was measured: {}", text(&output));
@@ -383,6 +386,22 @@ fn a_lost_generator_makes_the_figures_invalid() {
     assert_eq!(machines, [&addresses[1]], "{printed}");
 }
 
+#[test]
+fn an_agent_gives_no_program_its_environment() {
+    let lab = Lab::new();
+    let mut command = lab.command(&["agent", "--key", "key", "--listen", "127.0.0.1:0", "--cache", "one"]);
+    command.env("A_SECRET", "of-the-user-of-the-agent");
+    let agent = lab.started(command);
+    let mut processes = children(agent.process.id());
+    assert!(!processes.is_empty(), "its keeper");
+    processes.push(agent.process.id());
+    for pid in processes {
+        let environment = fs::read(format!("/proc/{pid}/environ")).expect("it is a process of ours");
+        let environment = String::from_utf8_lossy(&environment);
+        assert!(environment.contains("PATH=") && !environment.contains("A_SECRET"), "{environment}");
+    }
+}
+
 /// Whether a process has a thread of this name.
 fn has_thread(pid: u32, name: &str) -> bool {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -395,6 +414,10 @@ fn a_program_that_the_agent_does_not_list_is_not_started() {
     let lab = Lab::new();
     let servers = lab.agent("two", "127.0.0.1", &[]);
     let flags = ["--key", "key", "--gateway-on", &servers.address, "--backend-on", &servers.address];
+    let refused = lab.started(lab.command(&["agent", "--key", "key", "--listen", "127.0.0.1:0", "--cache", "none"]));
+    let other = ["--key", "key", "--gateway-on", &refused.address, "--backend-on", &refused.address];
+    let printed = text(&lab.run(&plan("weir", 1.0, 4, 50), "refused", &other).output().expect("it starts"));
+    assert!(printed.contains("weir is not in the list of the agent"), "{printed}");
     let scenario = plan("weir, nginx", 1.0, 4, 50);
     let output = lab.run(&scenario, "run", &flags).output().expect("it starts");
     let printed = text(&output);
@@ -419,6 +442,8 @@ fn another_key_or_none_is_refused_before_anything_starts() {
     assert!(printed.contains("has another key: both machines need a copy of the same key file"), "{printed}");
     let printed = ended(&["--gateway-on", &servers.address]);
     assert!(printed.contains("--key <FILE>"), "{printed}");
+    let printed = ended(&["--key", "key"]);
+    assert!(printed.contains("--gateway-on"), "{printed}");
     let printed = ended(&["--key", "key", "--gateway-on", &servers.address, "--valgrind"]);
     assert!(printed.contains("--valgrind"), "{printed}");
     assert!(servers.programs().is_empty());

@@ -192,6 +192,10 @@ pub fn read_backend(name: &str, cache: &Path) -> Result<PeerDefinition, PeerErro
 }
 
 fn read_from(folder: String, file: &str, name: &str) -> Result<Option<PeerDefinition>, PeerError> {
+    // A name may come from another machine.
+    if !name.chars().all(|one| one.is_ascii_alphanumeric() || one == '-') {
+        return Ok(None);
+    }
     let path = format!("{folder}/{file}");
     let Some(text) = library::text(&path) else { return Ok(None) };
     let mut peer: PeerDefinition = match serde_saphyr::from_str(&text) {
@@ -313,6 +317,7 @@ mod tests {
         assert_eq!(read("weir").unwrap().lacks(&policies, &[]), None);
         assert_eq!(read("none").unwrap().lacks(&policies, &["websub"]).unwrap(), "not supported by none: websub");
         assert_eq!(read("none").unwrap().lacks_feature(&["tls", "http3"]).unwrap(), "not supported by none: http3");
+        assert!(read("../peers/nginx").unwrap_err().to_string().contains("there are: "));
         assert!(read("ngnix").unwrap_err().to_string().contains("there are: "));
     }
 }

@@ -4,7 +4,7 @@
 //! sends the secret, and there are no certificates to distribute.
 
 use std::{
-    fs, io,
+    fmt, fs, io,
     num::NonZeroU32,
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::Path,
@@ -42,12 +42,19 @@ const ROUNDS: NonZeroU32 = NonZeroU32::new(600_000).expect("not 0");
 pub(super) const SERVER_NAME: &str = "agent.invalid";
 
 /// What proves the knowledge of the secret, and checks that of the peer.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct AgentKey {
     certificate: CertificateDer<'static>,
     /// PKCS #8.
     key: Vec<u8>,
     expected: SubjectPublicKeyInfoDer<'static>,
+}
+
+/// Without the private key.
+impl fmt::Debug for AgentKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AgentKey")
+    }
 }
 
 impl AgentKey {

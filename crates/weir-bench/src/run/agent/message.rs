@@ -156,8 +156,6 @@ pub(in crate::run) struct AgentMachine {
     pub cpus: Vec<LogicalCpu>,
     /// The address that its programs listen on.
     pub address: Ipv4Addr,
-    /// The limit of open files.
-    pub open_files: u64,
     /// The start of its kernel: two agents on one machine have the same.
     pub boot_id: String,
 }

@@ -4,9 +4,9 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
-        mpsc::{RecvTimeoutError, channel},
+        mpsc::{Receiver, RecvTimeoutError, channel},
     },
     thread,
     time::Duration,
@@ -27,11 +27,21 @@ use super::{
 /// How long a handshake may take.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 /// The most handshakes at one time; further connections are closed.
-const MOST_HANDSHAKES: usize = 8;
+const MOST_HANDSHAKES: usize = 64;
+/// The most handshakes at one time with one address, so that one machine cannot keep others out.
+const MOST_OF_ADDRESS: usize = 2;
+/// The most lines about failed handshakes.
+const MOST_FAILURES_TOLD: usize = 100;
+/// The pause after a connection that could not be accepted, for example for lack of files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A commander that is silent for so long is gone. It says something every few seconds.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
 /// How long an answer may wait for the commander to read it.
 const WRITE_LIMIT: Duration = Duration::from_secs(30);
+/// The most bytes of the first message, which has only the release.
+const LONGEST_HELLO: usize = 4_096;
+/// How often a session looks whether its commander has gone.
+const WATCH: Duration = Duration::from_millis(200);
 /// How often the listener looks at the stop flag.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
@@ -54,10 +64,20 @@ struct AgentServerState {
     tls: Arc<ServerConfig>,
     settings: AgentSettings,
     keeper: Option<Arc<AgentKeeper>>,
-    handshakes: AtomicUsize,
-    /// The connection of the commander, while there is one.
-    commander: Mutex<Option<(SocketAddr, TcpStream)>>,
+    /// The addresses of the connections that are in their handshake.
+    handshakes: Mutex<Vec<IpAddr>>,
+    failures_told: AtomicUsize,
+    commander: Mutex<Commander>,
     tell: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+/// Who commands the agent.
+#[derive(Default)]
+struct Commander {
+    /// The connection of the commander, while there is one.
+    connection: Option<(SocketAddr, TcpStream)>,
+    /// The agent ends, and serves no further one.
+    is_over: bool,
 }
 
 impl AgentServer {
@@ -76,8 +96,9 @@ impl AgentServer {
             tls: key.server()?,
             settings,
             keeper,
-            handshakes: AtomicUsize::new(0),
-            commander: Mutex::new(None),
+            handshakes: Mutex::default(),
+            failures_told: AtomicUsize::new(0),
+            commander: Mutex::default(),
             tell: Box::new(tell),
         };
         Ok(AgentServer { listener, shared: Arc::new(shared) })
@@ -92,22 +113,27 @@ impl AgentServer {
         let mut sessions: Vec<thread::JoinHandle<()>> = Vec::new();
         while !stop.load(Ordering::Relaxed) {
             match poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(&LOOK)) {
-                Ok(_) | Err(Errno::INTR) => {}
+                Ok(0) | Err(Errno::INTR) => continue,
+                Ok(_) => {}
                 Err(error) => return Err(error.into()),
             }
             sessions.retain(|session| !session.is_finished());
-            // A connection that has ended before it was accepted is no reason to end.
-            let Ok((stream, peer)) = self.listener.accept() else { continue };
-            if self.shared.handshakes.fetch_add(1, Ordering::Relaxed) >= MOST_HANDSHAKES {
-                self.shared.handshakes.fetch_sub(1, Ordering::Relaxed);
+            let Ok((stream, peer)) = self.listener.accept() else {
+                thread::sleep(ACCEPT_PAUSE);
+                continue;
+            };
+            if !self.shared.begins_handshake(peer.ip()) {
                 continue;
             }
             let shared = self.shared.clone();
             sessions.push(thread::spawn(move || shared.connection(stream, peer)));
         }
-        if let Some((_, stream)) = &*self.shared.commander() {
+        let mut commander = self.shared.commander();
+        commander.is_over = true;
+        if let Some((_, stream)) = &commander.connection {
             let _ = stream.shutdown(Shutdown::Both);
         }
+        drop(commander);
         for session in sessions {
             let _ = session.join();
         }
@@ -116,16 +142,46 @@ impl AgentServer {
 }
 
 impl AgentServerState {
-    fn commander(&self) -> std::sync::MutexGuard<'_, Option<(SocketAddr, TcpStream)>> {
+    fn commander(&self) -> MutexGuard<'_, Commander> {
         self.commander.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn handshakes(&self) -> MutexGuard<'_, Vec<IpAddr>> {
+        self.handshakes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a handshake with this address. `false` if there are too many.
+    fn begins_handshake(&self, address: IpAddr) -> bool {
+        let mut handshakes = self.handshakes();
+        let of_address = handshakes.iter().filter(|one| **one == address).count();
+        let has_room = handshakes.len() < MOST_HANDSHAKES && of_address < MOST_OF_ADDRESS;
+        if has_room {
+            handshakes.push(address);
+        }
+        has_room
+    }
+
+    fn ends_handshake(&self, address: IpAddr) {
+        let mut handshakes = self.handshakes();
+        if let Some(index) = handshakes.iter().position(|one| *one == address) {
+            handshakes.swap_remove(index);
+        }
     }
 
     fn connection(&self, stream: TcpStream, peer: SocketAddr) {
         let shaken = self.handshake(stream);
-        self.handshakes.fetch_sub(1, Ordering::Relaxed);
-        let ended = shaken.and_then(|stream| self.session(stream, peer));
-        if let Err(error) = ended {
-            (self.tell)(&format!("{peer}: {error}"));
+        self.ends_handshake(peer.ip());
+        match shaken {
+            Ok(stream) => {
+                if let Err(error) = self.session(stream, peer) {
+                    (self.tell)(&format!("{peer}: {error}"));
+                }
+            }
+            Err(error) => match self.failures_told.fetch_add(1, Ordering::Relaxed) {
+                told if told < MOST_FAILURES_TOLD => (self.tell)(&format!("{peer}: {error}")),
+                MOST_FAILURES_TOLD => (self.tell)("further failed handshakes are not told"),
+                _ => {}
+            },
         }
     }
 
@@ -155,33 +211,56 @@ impl AgentServerState {
 
     /// Serves one commander until it leaves or is silent.
     fn session(&self, mut stream: StreamOwned<ServerConnection, TcpStream>, peer: SocketAddr) -> io::Result<()> {
-        if let Some(other) = self.claim(&stream.sock, peer)? {
-            let _: AgentRequest = receive(&mut stream, LONGEST_REQUEST)?;
-            let reason = format!("the agent is commanded by {other} already; it serves one at a time");
-            return send(&mut stream, &AgentAnswer::Refused(reason));
-        }
-        (self.tell)(&format!("{peer} commands this agent"));
         let address = match stream.sock.local_addr()?.ip() {
             IpAddr::V4(address) => address,
             IpAddr::V6(_) => Ipv4Addr::LOCALHOST,
         };
-        let claim = CommanderClaim(self);
+        let watched = stream.sock.try_clone()?;
+        let claim = match self.claim(&stream.sock, peer)? {
+            Ok(claim) => claim,
+            Err(reason) => {
+                let _: AgentRequest = receive(&mut stream, LONGEST_HELLO)?;
+                return send(&mut stream, &AgentAnswer::Refused(reason));
+            }
+        };
+        (self.tell)(&format!("{peer} commands this agent"));
         let mut session = AgentSession::new(self.settings.clone(), address, self.keeper.clone());
-        let ended = serve(&mut session, &mut stream);
+        let ended = thread::scope(|scope| {
+            let (done, is_done) = channel::<()>();
+            scope.spawn(move || self.end_with(&watched, &is_done));
+            // Also if it panics, the thread above ends with this value.
+            let _done = done;
+            serve(&mut session, &mut stream)
+        });
         drop(session);
         drop(claim);
         (self.tell)(&format!("{peer} has left; everything that it started has ended"));
         ended
     }
 
-    /// Makes this connection that of the commander; the address of another one if there is one.
-    fn claim(&self, stream: &TcpStream, peer: SocketAddr) -> io::Result<Option<SocketAddr>> {
-        let mut commander = self.commander();
-        if let Some((other, _)) = &*commander {
-            return Ok(Some(*other));
+    /// Kills what runs for a commander that has gone, so that an order that waits for it ends.
+    fn end_with(&self, stream: &TcpStream, is_done: &Receiver<()>) {
+        let Some(keeper) = &self.keeper else { return };
+        let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        while is_done.recv_timeout(WATCH) == Err(RecvTimeoutError::Timeout) {
+            let mut watched = [PollFd::new(stream, PollFlags::RDHUP)];
+            if poll(&mut watched, Some(&Timespec::default())).is_ok() && watched[0].revents().intersects(gone) {
+                keeper.kill_all();
+            }
         }
-        *commander = Some((peer, stream.try_clone()?));
-        Ok(None)
+    }
+
+    /// Makes this connection that of the commander, or says why it is not.
+    fn claim(&self, stream: &TcpStream, peer: SocketAddr) -> io::Result<Result<CommanderClaim<'_>, String>> {
+        let mut commander = self.commander();
+        if commander.is_over {
+            return Ok(Err("the agent ends".to_owned()));
+        }
+        if let Some((other, _)) = &commander.connection {
+            return Ok(Err(format!("the agent is commanded by {other} already; it serves one at a time")));
+        }
+        commander.connection = Some((peer, stream.try_clone()?));
+        Ok(Ok(CommanderClaim(self)))
     }
 }
 
@@ -190,7 +269,7 @@ struct CommanderClaim<'a>(&'a AgentServerState);
 
 impl Drop for CommanderClaim<'_> {
     fn drop(&mut self) {
-        *self.0.commander() = None;
+        self.0.commander().connection = None;
     }
 }
 
@@ -202,10 +281,11 @@ fn complete(stream: &mut StreamOwned<ServerConnection, TcpStream>) -> io::Result
     Ok(())
 }
 
-/// Answers requests until the commander closes the connection.
+/// Answers requests until the commander closes the connection. The first one must be the greeting, with the release.
 fn serve(session: &mut AgentSession, stream: &mut StreamOwned<ServerConnection, TcpStream>) -> io::Result<()> {
+    let mut is_known = false;
     loop {
-        let request = match receive(stream, LONGEST_REQUEST) {
+        let request = match receive(stream, if is_known { LONGEST_REQUEST } else { LONGEST_HELLO }) {
             Ok(request) => request,
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -214,10 +294,14 @@ fn serve(session: &mut AgentSession, stream: &mut StreamOwned<ServerConnection, 
             }
             Err(error) => return Err(error),
         };
-        let is_first = matches!(request, AgentRequest::Hello(_));
-        let answer = session.handle(request);
+        let is_hello = matches!(request, AgentRequest::Hello(_));
+        let answer = match is_known || is_hello {
+            true => session.handle(request),
+            false => AgentAnswer::Refused("the first message of a connection has the release".to_owned()),
+        };
         send(stream, &answer)?;
-        if is_first && matches!(answer, AgentAnswer::Refused(_)) {
+        is_known |= is_hello && !matches!(answer, AgentAnswer::Refused(_));
+        if !is_known {
             return Ok(());
         }
     }
@@ -298,6 +382,33 @@ mod tests {
         drop(link);
         agent.hears("has left");
         AgentLink::connect(&agent.address.to_string(), &key).unwrap();
+    }
+
+    #[test]
+    fn orders_of_a_commander_that_has_not_said_its_release_are_refused() {
+        let key = key("hello", "sixteen letters and more");
+        let agent = Agent::start(&key);
+        let name = rustls::pki_types::ServerName::try_from(super::super::key::SERVER_NAME).unwrap();
+        let connection = rustls::ClientConnection::new(key.client().unwrap(), name).unwrap();
+        let mut stream = StreamOwned::new(connection, TcpStream::connect(agent.address).unwrap());
+        send(&mut stream, &AgentRequest::Clock).unwrap();
+        let answer = receive::<AgentAnswer>(&mut stream, 1_000_000).unwrap();
+        assert!(matches!(&answer, AgentAnswer::Refused(reason) if reason.contains("release")), "{answer:?}");
+        assert!(receive::<AgentAnswer>(&mut stream, 1_000_000).is_err(), "the connection ends");
+    }
+
+    #[test]
+    fn one_address_cannot_take_all_handshakes() {
+        let key = key("crowd", "sixteen letters and more");
+        let agent = Agent::start(&key);
+        let _idle: Vec<TcpStream> = (0..MOST_OF_ADDRESS).map(|_| TcpStream::connect(agent.address).unwrap()).collect();
+        let mut third = TcpStream::connect(agent.address).unwrap();
+        third.set_read_timeout(Some(HANDSHAKE_LIMIT / 2)).unwrap();
+        let closed = third.read(&mut [0]);
+        assert!(
+            closed.as_ref().is_ok_and(|read| *read == 0)
+                || closed.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset)
+        );
     }
 
     #[test]

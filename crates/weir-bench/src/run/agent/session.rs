@@ -20,7 +20,7 @@ use super::{
         AgentAnswer, AgentMachine, AgentRequest, AgentVersion, BackendOrder, LoadState, ProgramKind, ProgramList,
         SampleOrder, TargetOrder,
     },
-    portable::portable,
+    portable::{LONGEST_PART, MOST_BODY_BYTES, portable},
     target::SessionTarget,
 };
 use crate::{
@@ -38,8 +38,6 @@ use crate::{
 const MOST_BACKENDS: u32 = 1_000;
 /// The most workers of a target, and processors of a machine: as many as the kernel's sets have.
 const MOST_WORKERS: u32 = 1 << 10;
-/// The longest warm-up and the longest measured part.
-const LONGEST_PART: Duration = Duration::from_secs(2 * 86_400);
 /// The shortest interval and the most samples of a run.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 const MOST_SAMPLES: u128 = 100_000;
@@ -51,7 +49,7 @@ pub struct AgentSettings {
     pub programs: ProgramList,
     /// The directory for files of runs, and of installed programs.
     pub cache: PathBuf,
-    /// Only those of `programs` may be started, and the program of the lab itself.
+    /// Only those of `programs` may be started, and the lab's own backend.
     pub only_listed: bool,
 }
 
@@ -121,11 +119,12 @@ impl AgentSession {
                 own.release, own.messages, version.release, version.messages
             ));
         }
+        // For the clients and the programs.
+        place::raise_open_files();
         let machine = AgentMachine {
             manifest: Manifest::read(Pinning::default()),
             cpus: place::usable_cpus(&Cpu::read()),
             address: self.address,
-            open_files: place::raise_open_files(),
             boot_id: std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned(),
         };
         Ok(AgentAnswer::Hello { version: own, machine: Box::new(machine) })
@@ -142,11 +141,12 @@ impl AgentSession {
         self.place.as_ref().ok_or_else(|| "no run has begun".to_owned())
     }
 
-    /// A program of the list, or the lab's own.
+    /// A program of the list. What is not in it is not started for another machine: with Weir as a target, a configuration could
+    /// read and write the files of the agent's user as well.
     fn located(&self, peer: &PeerDefinition) -> Result<Installed, String> {
         let name = &peer.name;
         let given = self.settings.programs.get(name).map(PathBuf::as_path);
-        if given.is_none() && self.settings.only_listed && !peer.is_the_lab {
+        if given.is_none() && self.settings.only_listed {
             return Err(format!("{name} is not in the list of the agent; its owner adds it by --program {name}=PATH"));
         }
         target::locate(peer, given, &self.settings.cache).map_err(|error| error.to_string())
@@ -182,6 +182,9 @@ impl AgentSession {
         check_size(*workers, cpus)?;
         if settings.instances > MOST_BACKENDS {
             return Err(format!("{} backends are more than {MOST_BACKENDS}", settings.instances));
+        }
+        if settings.body_bytes.is_some_and(|bytes| bytes > MOST_BODY_BYTES) {
+            return Err(format!("an answer has at most {MOST_BODY_BYTES} bytes"));
         }
         let found = settings.kind.folder().map(|name| self.found_backend(name)).transpose()?;
         let backends = Backends::of(settings.kind, found);
@@ -237,7 +240,7 @@ impl AgentSession {
     fn sample(&mut self, order: SampleOrder) -> Result<AgentAnswer, String> {
         let SampleOrder { start_ns, warm_up, interval, length } = order;
         near(start_ns)?;
-        if warm_up.max(length) > LONGEST_PART {
+        if warm_up.max(length).max(interval) > LONGEST_PART {
             return Err(format!("a part of a run is at most {LONGEST_PART:?}"));
         }
         if interval < SHORTEST_INTERVAL || length.as_nanos() / interval.as_nanos() > MOST_SAMPLES {
@@ -312,9 +315,12 @@ impl Drop for AgentSession {
 
 /// Workers and processors must be within bounds.
 fn check_size(workers: u32, cpus: &[u32]) -> Result<(), String> {
-    match workers <= MOST_WORKERS && cpus.iter().all(|cpu| *cpu < MOST_WORKERS) {
+    let is_small = workers <= MOST_WORKERS && cpus.len() <= MOST_WORKERS as usize;
+    match is_small && cpus.iter().all(|cpu| *cpu < MOST_WORKERS) {
         true => Ok(()),
-        false => Err(format!("workers are at most {MOST_WORKERS}, and processors are numbered below that")),
+        false => {
+            Err(format!("workers and processors are at most {MOST_WORKERS}, and processors are numbered below that"))
+        }
     }
 }
 
@@ -366,6 +372,11 @@ mod tests {
         assert!(reason.contains("not in the list"), "{reason}");
         let reason = find(ProgramKind::Peer, "envoy");
         assert!(reason.contains("/no/such/envoy is not a file"), "{reason}");
+        // With any configuration, it could read and write files of the agent's user.
+        for name in ["weir", "weir-api"] {
+            let reason = find(ProgramKind::Peer, name);
+            assert!(reason.contains(&format!("--program {name}=PATH")), "{reason}");
+        }
         let reason = find(ProgramKind::Peer, "../../bin/sh");
         assert!(reason.contains("no peer"), "{reason}");
     }
@@ -392,6 +403,18 @@ mod tests {
         let order = BackendOrder { settings: many, row: "r".to_owned(), workers: 1, cpus: vec![5_000] };
         let reason = refusal(session.handle(AgentRequest::StartBackend(order)));
         assert!(reason.contains("at most 1024"), "{reason}");
+        let order = BackendOrder {
+            settings: crate::scenario::BackendSettings::default(),
+            row: "r".to_owned(),
+            workers: 1,
+            cpus: vec![0; 5_000],
+        };
+        let reason = refusal(session.handle(AgentRequest::StartBackend(order)));
+        assert!(reason.contains("at most 1024"), "{reason}");
+        let large = crate::scenario::BackendSettings { body_bytes: Some(1 << 30), ..Default::default() };
+        let order = BackendOrder { settings: large, row: "r".to_owned(), workers: 1, cpus: Vec::new() };
+        let reason = refusal(session.handle(AgentRequest::StartBackend(order)));
+        assert!(reason.contains("at most 67108864 bytes"), "{reason}");
         let many = crate::scenario::BackendSettings { instances: 5_000, ..Default::default() };
         let order = BackendOrder { settings: many, row: "r".to_owned(), workers: 1, cpus: Vec::new() };
         let reason = refusal(session.handle(AgentRequest::StartBackend(order)));
