@@ -7,9 +7,13 @@ use weir_net::clock::Clock;
 use weir_proto::field::{Name, PreparedField};
 
 pub(crate) struct WorkerClock {
+    #[cfg(not(test))]
     clock: Clock,
     now_ns: Cell<u64>,
     date: RefCell<Date>,
+    /// When the clock was made, for it and for the runtime, whose time a test may simulate.
+    #[cfg(test)]
+    made: (u64, tokio::time::Instant),
 }
 
 /// The `Date` line of responses, and until when it is used.
@@ -32,7 +36,14 @@ impl Date {
 
 impl WorkerClock {
     pub(crate) fn new(clock: Clock) -> WorkerClock {
-        WorkerClock { clock, now_ns: Cell::new(clock.now_ns()), date: RefCell::new(Date::new()) }
+        WorkerClock {
+            #[cfg(not(test))]
+            clock,
+            now_ns: Cell::new(clock.now_ns()),
+            date: RefCell::new(Date::new()),
+            #[cfg(test)]
+            made: (clock.now_ns(), tokio::time::Instant::now()),
+        }
     }
 
     /// The last reading of the clock. A task reads the clock when it wakes up; everything it does until it waits again
@@ -44,9 +55,21 @@ impl WorkerClock {
 
     /// Reads the clock.
     pub(crate) fn wake_up(&self) -> u64 {
-        let now_ns = self.clock.now_ns();
+        let now_ns = self.read();
         self.now_ns.set(now_ns);
         now_ns
+    }
+
+    #[cfg(not(test))]
+    #[inline]
+    fn read(&self) -> u64 {
+        self.clock.now_ns()
+    }
+
+    #[cfg(test)]
+    fn read(&self) -> u64 {
+        let (made_ns, made) = self.made;
+        made_ns + made.elapsed().as_nanos() as u64
     }
 
     /// The `Date` of a response (RFC 9110 §6.6.1), formatted ten times a second at most.

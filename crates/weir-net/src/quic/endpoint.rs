@@ -18,7 +18,7 @@ use super::config::{self, QuicLimits, QuicSecrets};
 use super::connection_ids::{WorkerConnectionIds, WorkerIdGenerator};
 use super::hello::ChooseServer;
 use super::processes::OtherProcesses;
-use super::socket::QuicSocket;
+use super::socket::QuicLink;
 
 /// The most buffers filled in one system call, and the size of each: with GRO a buffer takes several datagrams.
 const BUFFERS: usize = 8;
@@ -42,7 +42,7 @@ pub enum EndpointEvent {
 /// The QUIC of one socket. Used by one task.
 pub struct QuicEndpoint {
     endpoint: Endpoint,
-    socket: QuicSocket,
+    socket: Box<dyn QuicLink>,
     secrets: QuicSecrets,
     /// The next connection id that is made is for a Retry packet.
     is_retrying: Arc<AtomicBool>,
@@ -56,7 +56,7 @@ pub struct QuicEndpoint {
 impl QuicEndpoint {
     /// `others`: the processes whose connections are not reset.
     pub fn new(
-        socket: QuicSocket,
+        socket: Box<dyn QuicLink>,
         ids: WorkerConnectionIds,
         others: Arc<OtherProcesses>,
         secrets: QuicSecrets,

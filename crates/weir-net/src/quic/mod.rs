@@ -24,6 +24,7 @@ pub use quinn_proto::{
     Chunk, Connection, ConnectionError, ConnectionEvent, ConnectionHandle, Dir, Event, FinishError, Incoming,
     ReadError, ReadableError, Side, StreamEvent, StreamId, VarInt, WriteError,
 };
+pub use quinn_udp::{EcnCodepoint, RecvMeta, Transmit};
 pub use session::QuicHandshake;
-pub use socket::QuicSocket;
+pub use socket::{QuicLink, QuicSocket};
 pub use steering::SocketBlock;

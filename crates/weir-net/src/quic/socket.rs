@@ -12,6 +12,26 @@ use tokio::io::Interest;
 /// `net.core.rmem_max` is less.
 const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
 
+/// Where the datagrams of an endpoint come from and go to: a UDP socket, or a simulated network.
+pub trait QuicLink {
+    /// The address that it is bound to.
+    fn local_addr(&self) -> SocketAddr;
+
+    /// The most datagrams that are sent in one call.
+    fn max_segments(&self) -> usize;
+
+    /// Receives into some buffers; ready with how many were used.
+    fn poll_receive(
+        &self,
+        context: &mut Context<'_>,
+        buffers: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>>;
+
+    /// Sends datagrams. Errors that concern a single destination are none of the link: the datagrams count as lost.
+    fn poll_send(&self, context: &mut Context<'_>, transmit: &Transmit<'_>) -> Poll<()>;
+}
+
 /// A UDP socket whose datagrams are read and written by one task.
 pub struct QuicSocket {
     socket: tokio::net::UdpSocket,
@@ -30,19 +50,18 @@ impl QuicSocket {
         let (local, socket) = (socket.local_addr()?, tokio::net::UdpSocket::from_std(socket)?);
         Ok(QuicSocket { socket, state, local })
     }
+}
 
-    /// The address that it is bound to.
-    pub fn local_addr(&self) -> SocketAddr {
+impl QuicLink for QuicSocket {
+    fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// The most datagrams that are sent in one system call.
-    pub(super) fn max_segments(&self) -> usize {
+    fn max_segments(&self) -> usize {
         self.state.max_gso_segments()
     }
 
-    /// Receives into some buffers; ready with how many were used.
-    pub(super) fn poll_receive(
+    fn poll_receive(
         &self,
         context: &mut Context<'_>,
         buffers: &mut [IoSliceMut<'_>],
@@ -59,8 +78,7 @@ impl QuicSocket {
         }
     }
 
-    /// Sends datagrams. Errors that concern a single destination are none of the socket: the datagrams count as lost.
-    pub(super) fn poll_send(&self, context: &mut Context<'_>, transmit: &Transmit<'_>) -> Poll<()> {
+    fn poll_send(&self, context: &mut Context<'_>, transmit: &Transmit<'_>) -> Poll<()> {
         loop {
             let sent = self.socket.try_io(Interest::WRITABLE, || self.state.send((&self.socket).into(), transmit));
             match sent {

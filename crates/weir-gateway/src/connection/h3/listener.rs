@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use tokio::time::Sleep;
 use weir_net::quic::{
-    ConnectionHandle, EndpointEvent, Incoming, OtherProcesses, QuicEndpoint, QuicSecrets, QuicSocket, SocketGroup,
+    ConnectionHandle, EndpointEvent, Incoming, OtherProcesses, QuicEndpoint, QuicLink, QuicSecrets, QuicSocket,
+    SocketGroup,
 };
 use weir_net::timer::Timer;
 
@@ -42,17 +43,27 @@ impl std::fmt::Debug for QuicShare {
 
 /// Serves a worker's socket until the listener or the worker has drained. `most`: the most connections of the worker.
 pub(crate) async fn serve(worker: Rc<Worker>, share: QuicShare, service: Rc<ServicePhase>, most: usize) {
-    let guard = worker.task(&service);
     let index = worker.index();
-    let block = share.group.own;
-    let socket = share.group.sockets[block.base + index].try_clone().and_then(QuicSocket::new);
-    let socket = match socket {
-        Ok(socket) => socket,
-        Err(error) => return tracing::error!("worker {index}: a socket of HTTP/3 cannot be used: {error}"),
-    };
+    let socket = share.group.sockets[share.group.own.base + index].try_clone().and_then(QuicSocket::new);
+    match socket {
+        Ok(socket) => drive(worker, Box::new(socket), share, service, most).await,
+        Err(error) => tracing::error!("worker {index}: a socket of HTTP/3 cannot be used: {error}"),
+    }
+}
+
+/// Serves what comes to a worker by a link.
+pub(super) async fn drive(
+    worker: Rc<Worker>,
+    link: Box<dyn QuicLink>,
+    share: QuicShare,
+    service: Rc<ServicePhase>,
+    most: usize,
+) {
+    let guard = worker.task(&service);
+    let ids = share.group.own.ids_of(worker.index());
     let timer = worker.wheel.add();
     let mut driver = SocketDriver {
-        endpoint: QuicEndpoint::new(socket, block.ids_of(index), Arc::clone(&share.others), share.secrets.clone()),
+        endpoint: QuicEndpoint::new(link, ids, Arc::clone(&share.others), share.secrets.clone()),
         connections: HashMap::new(),
         deadlines: BTreeSet::new(),
         sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
@@ -100,7 +111,7 @@ impl SocketDriver {
     /// Ready when the listener has drained.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.worker.wake_up();
-        let now = Instant::now();
+        let now = tokio::time::Instant::now().into_std();
         if self.wakes.begin(context.waker()) {
             self.worker.wheel.watch(&self.timer, context.waker().clone());
         }

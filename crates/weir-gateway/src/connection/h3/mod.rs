@@ -8,6 +8,8 @@ mod server;
 mod slot;
 mod state;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod wakes;
 
 pub use listener::QuicShare;

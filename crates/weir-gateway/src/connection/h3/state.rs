@@ -1,7 +1,7 @@
 //! The streams of a connection, and how far it has come.
 
 use std::collections::{HashMap, HashSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use weir_net::quic::{Connection, StreamId, VarInt};
 use weir_net::timer::NEVER;
@@ -128,7 +128,7 @@ impl H3State {
     /// Closes the connection. What is in flight of responses is lost.
     pub(super) fn close(&mut self, error: H3ErrorCode) {
         if self.phase != ConnectionPhase::Closed {
-            self.quic.close(Instant::now(), code(error), Default::default());
+            self.quic.close(tokio::time::Instant::now().into_std(), code(error), Default::default());
             self.close_streams();
         }
     }
