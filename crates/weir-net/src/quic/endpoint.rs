@@ -88,7 +88,8 @@ impl QuicEndpoint {
         let mut outcome = Ok(());
         for read in 0..READS {
             let mut meta = [RecvMeta::default(); BUFFERS];
-            let mut buffers = receive.chunks_mut(BUFFER_BYTES).map(IoSliceMut::new).collect::<Vec<_>>();
+            let mut chunks = receive.chunks_mut(BUFFER_BYTES);
+            let mut buffers: [_; BUFFERS] = std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
             let count = match self.socket.poll_receive(context, &mut buffers, &mut meta) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(count)) => count,

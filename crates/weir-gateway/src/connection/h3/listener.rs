@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use foldhash::fast::RandomState;
 use tokio::time::Sleep;
 use weir_net::quic::{
     ConnectionHandle, EndpointEvent, Incoming, OtherProcesses, QuicEndpoint, QuicLink, QuicSecrets, QuicSocket,
@@ -64,9 +65,10 @@ pub(super) async fn drive(
     let timer = worker.wheel.add();
     let mut driver = SocketDriver {
         endpoint: QuicEndpoint::new(link, ids, Arc::clone(&share.others), share.secrets.clone()),
-        connections: HashMap::new(),
+        connections: HashMap::default(),
         deadlines: BTreeSet::new(),
         sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
+        sleeps_until: None,
         wakes: Rc::default(),
         handshakes: 0,
         phase: WorkerPhase::Serving,
@@ -82,7 +84,8 @@ pub(super) async fn drive(
     drop((driver, share, guard));
 }
 
-/// A connection, and when it has to be looked at.
+/// A connection, and when it is looked at at the latest. Its own deadlines move on with each packet: one that has become later is
+/// noticed at the former time.
 struct DrivenConnection {
     connection: Rc<H3Connection>,
     deadline: Option<Instant>,
@@ -95,9 +98,11 @@ struct SocketDriver {
     most: usize,
     others: Arc<OtherProcesses>,
     endpoint: QuicEndpoint,
-    connections: HashMap<ConnectionHandle, DrivenConnection>,
+    connections: HashMap<ConnectionHandle, DrivenConnection, RandomState>,
     deadlines: BTreeSet<(Instant, ConnectionHandle)>,
     sleep: Pin<Box<Sleep>>,
+    /// When `sleep` wakes the driver, unless it has done so.
+    sleeps_until: Option<Instant>,
     /// Wakes the driver when the phase of the worker changes.
     timer: Timer,
     wakes: Rc<WakeList>,
@@ -114,7 +119,9 @@ impl SocketDriver {
         let now = tokio::time::Instant::now().into_std();
         if self.wakes.begin(context.waker()) {
             self.worker.wheel.watch(&self.timer, context.waker().clone());
+            self.sleeps_until = None;
         }
+        self.sleeps_until.take_if(|until| *until <= now);
         self.receive(context, now);
         self.expire(now);
         let (phase, is_full) = (self.service.phase(), self.worker.is_full());
@@ -228,18 +235,17 @@ impl SocketDriver {
         connection.count_packets(&state);
         let check = now.checked_add(Duration::from_nanos(check_ns.saturating_sub(now_ns)));
         let deadline = [state.quic.poll_timeout(), check].into_iter().flatten().min();
-        let deadline = deadline.filter(|_| !state.quic.is_drained());
-        if deadline != driven.deadline {
-            if let Some(old) = driven.deadline {
+        if let Some(new) = deadline.filter(|new| driven.deadline.is_none_or(|old| *new < old)) {
+            if let Some(old) = driven.deadline.replace(new) {
                 self.deadlines.remove(&(old, handle));
             }
-            if let Some(new) = deadline {
-                self.deadlines.insert((new, handle));
-            }
-            driven.deadline = deadline;
+            self.deadlines.insert((new, handle));
         }
         if state.quic.is_drained() {
             drop(state);
+            if let Some(deadline) = driven.deadline {
+                self.deadlines.remove(&(deadline, handle));
+            }
             self.handshakes -= usize::from(driven.is_handshaking);
             self.connections.remove(&handle);
         }
@@ -248,8 +254,10 @@ impl SocketDriver {
     /// Sets the timer to the earliest deadline.
     fn wait(&mut self, context: &mut Context<'_>) {
         let mut is_due = !self.wakes.is_empty() && !self.endpoint.is_blocked();
-        if let Some((deadline, _)) = self.deadlines.first() {
-            self.sleep.as_mut().reset((*deadline).into());
+        let earliest = self.deadlines.first().map(|(deadline, _)| *deadline);
+        if let Some(deadline) = earliest.filter(|deadline| self.sleeps_until.is_none_or(|until| *deadline < until)) {
+            self.sleep.as_mut().reset(deadline.into());
+            self.sleeps_until = Some(deadline);
             is_due |= self.sleep.as_mut().poll(context).is_ready();
         }
         self.wakes.rest(is_due);

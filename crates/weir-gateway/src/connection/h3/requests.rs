@@ -37,7 +37,9 @@ pub(super) fn begin(connection: &Rc<H3Connection>, state: &mut H3State, id: Stre
                 }
             }
         }
-        match slot.poll_part(id, &mut state.quic, &mut [0; 4096]) {
+        let quic = &mut state.quic;
+        let part = connection.worker.buffers.with_read_buffer(|buffer| slot.poll_part(id, quic, buffer));
+        match part {
             Poll::Pending if slot.held_sections() > 0 && state.has_too_many_sections() => {
                 connection.fault(state, id, H3Fault::Stream(H3ErrorCode::H3_EXCESSIVE_LOAD));
                 state.slots.remove(&id);

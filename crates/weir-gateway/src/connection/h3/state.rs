@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use weir_net::quic::{Connection, StreamId, VarInt};
 use weir_net::timer::NEVER;
 use weir_proto::h2;
@@ -29,11 +30,11 @@ const MOST_EARLY_UPDATES: usize = 128;
 /// What is borrowed in turn.
 pub(super) struct H3State {
     pub quic: Connection,
-    pub slots: HashMap<StreamId, RequestSlot>,
+    pub slots: HashMap<StreamId, RequestSlot, RandomState>,
     /// Streams whose whole response QUIC has, and whose client has not acknowledged all of it. Closing the connection would lose the
     /// rest.
-    pub unacknowledged: HashSet<StreamId>,
-    pub unidirectional: HashMap<StreamId, UnidirectionalReader>,
+    pub unacknowledged: HashSet<StreamId, RandomState>,
+    pub unidirectional: HashMap<StreamId, UnidirectionalReader, RandomState>,
     pub peer: PeerStreams,
     pub has_settings: bool,
     /// The control stream of this end, once the handshake is done.
@@ -45,7 +46,7 @@ pub(super) struct H3State {
     pub next: u64,
     pub phase: ConnectionPhase,
     /// Requests that have not begun, and whose priority has been updated already.
-    early_updates: HashSet<StreamId>,
+    early_updates: HashSet<StreamId, RandomState>,
     /// When it is decided at the latest whether the next request has content.
     pub undecided_until_ns: u64,
     /// When the client was asked to begin its next requests on another connection.
@@ -68,9 +69,9 @@ impl H3State {
     pub(super) fn new(quic: Connection, now_ns: u64) -> H3State {
         H3State {
             quic,
-            slots: HashMap::new(),
-            unacknowledged: HashSet::new(),
-            unidirectional: HashMap::new(),
+            slots: HashMap::default(),
+            unacknowledged: HashSet::default(),
+            unidirectional: HashMap::default(),
             peer: PeerStreams::default(),
             has_settings: false,
             control: None,
@@ -78,7 +79,7 @@ impl H3State {
             sections: 0,
             next: 0,
             phase: ConnectionPhase::Handshake,
-            early_updates: HashSet::new(),
+            early_updates: HashSet::default(),
             undecided_until_ns: NEVER,
             asked_ns: None,
             left_ns: 0,
