@@ -52,6 +52,15 @@ impl QuicSocket {
     }
 }
 
+impl QuicSocket {
+    /// There are no more datagrams for now, so that the next attempt need not ask the system. The runtime of a worker has one thread: one
+    /// that comes meanwhile is announced by the poller later, and is not forgotten by this.
+    fn note_drained(&self) {
+        let drained = || Err::<(), io::Error>(io::ErrorKind::WouldBlock.into());
+        let _ = self.socket.try_io(Interest::READABLE, drained);
+    }
+}
+
 impl QuicLink for QuicSocket {
     fn local_addr(&self) -> SocketAddr {
         self.local
@@ -73,7 +82,13 @@ impl QuicLink for QuicSocket {
                 self.socket.try_io(Interest::READABLE, || self.state.recv((&self.socket).into(), buffers, meta));
             match received {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                received => return Poll::Ready(received),
+                Ok(count) => {
+                    if count < buffers.len() {
+                        self.note_drained();
+                    }
+                    return Poll::Ready(Ok(count));
+                }
+                failed => return Poll::Ready(failed),
             }
         }
     }
