@@ -308,3 +308,40 @@ fn clients_of_a_process_that_dies_while_it_drains_are_told_by_the_new_one() {
     });
     gate.open();
 }
+
+/// Checks that a client learns at once that there is no HTTP/3 for it any more.
+async fn new_connection_is_refused(served: &Served) {
+    loop {
+        let connecting = endpoint(&served.authority).connect(served.gateway.tls_addr(), NAME).expect("it is begun");
+        match connecting.await.map(|_| ()) {
+            // RFC 9000 section 20.1.
+            Err(ConnectionError::ConnectionClosed(closed)) => return assert_eq!(u64::from(closed.error_code), 2),
+            // A worker has not begun to drain.
+            Ok(()) => {}
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+}
+
+#[test]
+fn requests_over_http3_are_served_and_new_connections_are_refused_when_a_file_drops_it() {
+    for is_upgrade in [false, true] {
+        let gate = Gate::new();
+        let origin = holding(&gate);
+        let served = serve(&origin, "");
+        let without = file(&served.authority.identity(&[NAME]), &origin, "").replace(", http3: true", "");
+        run(async {
+            let held = HeldConnection::begin(&served, &gate, 1).await;
+            match is_upgrade {
+                false => served.gateway.rewrite(&without),
+                true => {
+                    served.gateway.replace_file(&without);
+                    upgrade(&served.gateway);
+                }
+            }
+            new_connection_is_refused(&served).await;
+            gate.open();
+            held.ends_well().await;
+        });
+    }
+}

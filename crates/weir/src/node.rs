@@ -402,6 +402,7 @@ impl Control {
                 },
                 outcome = outcome(&mut attempt) => match outcome {
                     Ok(()) => {
+                        self.listeners.handed_over();
                         systemd::handed_over(attempt.as_ref().and_then(UpgradeAttempt::pid).unwrap_or_default());
                         return End::HandOver;
                     }

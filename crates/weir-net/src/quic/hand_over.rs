@@ -11,6 +11,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::config::QuicSecrets;
 use super::group::SocketGroup;
@@ -20,6 +21,10 @@ use crate::inherit::{adopt, held};
 
 /// Entries with `;` between them: `process TAG FD`, `keys FD`, and for each address `address ADDRESS FD,FD TAG:BASE:COUNT,TAG:BASE:COUNT`.
 const VARIABLE: &str = "WEIR_HTTP3";
+/// The tag of the process that hands over, and for each address ` ADDRESS=FD`: the end of a pipe that the other process closes if it does
+/// not serve the address. It has a variable of its own, which earlier versions ignore, and pass on: only with the tag of the process that
+/// has started this one it counts.
+const KEPT_VARIABLE: &str = "WEIR_HTTP3_KEPT";
 /// Limit of the keys in bytes.
 const MOST_KEYS: u64 = 4096;
 
@@ -44,18 +49,36 @@ impl ProcessLife {
     }
 }
 
+/// Tells whether the process that has been started serves an address.
+#[derive(Debug)]
+pub struct SuccessorWatch {
+    pub bound: SocketAddr,
+    end: OwnedFd,
+}
+
+impl SuccessorWatch {
+    /// Once the other process is ready: whether it does not serve the address over QUIC.
+    pub fn is_left(&self) -> bool {
+        // Nothing is ever written.
+        rustix::io::read(&self.end, &mut [0; 1]) == Ok(0)
+    }
+}
+
 /// What a process hands over.
 pub struct QuicHandOver {
     text: String,
+    kept: String,
     descriptors: Vec<RawFd>,
+    watches: Vec<SuccessorWatch>,
     /// Open until the other process has been started.
     _keys: OwnedFd,
     _lives: Vec<ProcessLife>,
+    _kept: Vec<OwnedFd>,
     _groups: Vec<Arc<[UdpSocket]>>,
 }
 
 impl QuicHandOver {
-    /// `lives`: of this process and of those that `groups` name.
+    /// `lives`: of this process, which is the first, and of those that `groups` name.
     pub fn new<'g>(
         groups: impl Iterator<Item = (SocketAddr, &'g SocketGroup)>,
         lives: Vec<ProcessLife>,
@@ -68,8 +91,14 @@ impl QuicHandOver {
             entries.push(format!("process {} {}", life.tag.0, life.end.as_raw_fd()));
             descriptors.push(life.end.as_raw_fd());
         }
-        let mut sockets = Vec::new();
+        let (mut sockets, mut watches, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+        let mut kept = lives.first().map(|own| own.tag.0.to_string()).unwrap_or_default();
         for (addr, group) in groups {
+            let (end, other) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+            kept.push_str(&format!(" {addr}={}", other.as_raw_fd()));
+            descriptors.push(other.as_raw_fd());
+            watches.push(SuccessorWatch { bound: addr, end });
+            ends.push(other);
             let fds: Vec<RawFd> = group.sockets.iter().map(AsRawFd::as_raw_fd).collect();
             let written: Vec<String> = fds.iter().map(RawFd::to_string).collect();
             let block = |block: &SocketBlock| format!("{}:{}:{}", block.tag.0, block.base, block.count);
@@ -78,12 +107,18 @@ impl QuicHandOver {
             descriptors.extend(fds);
             sockets.push(Arc::clone(&group.sockets));
         }
-        Ok(QuicHandOver { text: entries.join(";"), descriptors, _keys: keys, _lives: lives, _groups: sockets })
+        let (text, _keys, _lives, _kept, _groups) = (entries.join(";"), keys, lives, ends, sockets);
+        Ok(QuicHandOver { text, kept, descriptors, watches, _keys, _lives, _kept, _groups })
+    }
+
+    /// What tells which addresses the other process serves.
+    pub fn take_watches(&mut self) -> Vec<SuccessorWatch> {
+        std::mem::take(&mut self.watches)
     }
 
     /// Lets `command` inherit it, and nothing that this process itself was started with. It must exist until the command was started.
     pub fn pass_on(&self, command: &mut Command) {
-        command.env(VARIABLE, &self.text);
+        command.env(VARIABLE, &self.text).env(KEPT_VARIABLE, &self.kept);
         let descriptors = self.descriptors.clone();
         // SAFETY: between fork and exec this only calls fcntl, which is async-signal-safe, and allocates nothing.
         unsafe {
@@ -110,6 +145,8 @@ pub struct InheritedGroup {
 #[derive(Default)]
 pub struct InheritedQuic {
     groups: Vec<(SocketAddr, InheritedGroup)>,
+    /// Closed for addresses that this process does not serve.
+    kept: Vec<(SocketAddr, OwnedFd)>,
     /// The processes that may have connections.
     pub lives: Vec<ProcessLife>,
     /// The keys, if there are any.
@@ -154,6 +191,19 @@ impl InheritedQuic {
                 _ => return Err(unclear()),
             }
         }
+        let kept = std::env::var(KEPT_VARIABLE).unwrap_or_default();
+        let (tag, kept) = kept.split_once(' ').unwrap_or_default();
+        if inherited.lives.first().is_some_and(|life| life.tag.0.to_string() == tag) {
+            for entry in kept.split(' ') {
+                let parsed = entry.split_once('=').and_then(|(addr, fd)| Some((addr.parse().ok()?, fd.parse().ok()?)));
+                let Some((addr, fd)) = parsed else {
+                    let what = format!("the entry {entry:?} of the environment variable {KEPT_VARIABLE} is not valid");
+                    return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+                };
+                // SAFETY: guaranteed by the caller.
+                inherited.kept.push((addr, unsafe { adopt(fd) }?));
+            }
+        }
         Ok(inherited)
     }
 
@@ -172,9 +222,11 @@ impl InheritedQuic {
         }
     }
 
-    /// Closes the sockets that were not taken: what comes to an address that this process does not serve is for others alone.
-    pub fn close_left_over(&mut self) {
+    /// Closes the sockets that were not taken: what comes to an address that this process does not serve is for others alone, which
+    /// learn that.
+    pub fn close_left_over(&mut self, is_served: impl Fn(SocketAddr) -> bool) {
         self.groups.clear();
+        self.kept.retain(|(addr, _)| is_served(*addr));
     }
 }
 
@@ -195,21 +247,26 @@ mod tests {
     fn a_started_process_holds_what_the_text_says() {
         let group = SocketGroup::bind("127.0.0.1:0".parse().expect("an address"), 2, ProcessTag(7)).expect("a port");
         let addr = group.sockets[0].local_addr().expect("it is bound");
-        let (life, kept) = ProcessLife::of_this_process(ProcessTag(7)).expect("a pipe");
+        let (life, kept_life) = ProcessLife::of_this_process(ProcessTag(7)).expect("a pipe");
         let secrets = QuicSecrets::new();
-        let handed = QuicHandOver::new([(addr, &group)].into_iter(), vec![life.clone()], &secrets).expect("a pipe");
+        let mut handed = QuicHandOver::new([(addr, &group)].into_iter(), vec![life.clone()], &secrets).expect("a pipe");
         let mut command = Command::new("sh");
         command.stdout(Stdio::piped()).args([
             "-c",
             "echo $WEIR_HTTP3; set -- $(echo $WEIR_HTTP3 | tr ';,' '  '); readlink /proc/$$/fd/$8 /proc/$$/fd/$9; \
-             wc -c < /proc/self/fd/$2",
+             wc -c < /proc/self/fd/$2; echo $WEIR_HTTP3_KEPT; readlink /proc/$$/fd/${WEIR_HTTP3_KEPT##*=}",
         ]);
         handed.pass_on(&mut command);
         let output = String::from_utf8(command.output().expect("there is a shell").stdout).expect("text");
         assert!(output.contains(&format!("address {addr} ")) && output.contains(" 7:0:2\n"), "{output}");
         assert_eq!(output.matches("socket:[").count(), 2, "{output}");
-        assert!(output.ends_with("\n64\n"), "{output}");
-        drop(kept);
+        let (_, kept) = output.split_once("\n64\n").expect("the keys");
+        assert!(kept.starts_with(&format!("7 {addr}=")) && kept.contains("\npipe:["), "{kept}");
+        let watches = handed.take_watches();
+        assert_eq!(watches.iter().map(|watch| (watch.bound, watch.is_left())).collect::<Vec<_>>(), [(addr, false)]);
+        drop(handed);
+        assert!(watches[0].is_left(), "the process has ended, and this one has no copy");
+        drop(kept_life);
         life.wait();
     }
 

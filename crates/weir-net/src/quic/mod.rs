@@ -17,7 +17,7 @@ pub use config::{QuicLimits, QuicSecrets};
 pub use connection_ids::WorkerConnectionIds;
 pub use endpoint::{EndpointEvent, QuicEndpoint};
 pub use group::SocketGroup;
-pub use hand_over::{InheritedGroup, InheritedQuic, ProcessLife, QuicHandOver};
+pub use hand_over::{InheritedGroup, InheritedQuic, ProcessLife, QuicHandOver, SuccessorWatch};
 pub use hello::ChooseServer;
 pub use processes::{OtherProcesses, ProcessTag};
 pub use quinn_proto::{

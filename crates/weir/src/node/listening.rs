@@ -161,7 +161,9 @@ impl ClientListeners {
     /// Lets new connections over HTTP/3 begin in this process. Those of earlier processes stay there, until these end.
     pub(super) fn take_new_http3(&self) -> io::Result<()> {
         let mut state = self.state();
-        state.http3.inherited.close_left_over();
+        let ListenersState { open, http3, .. } = &mut *state;
+        let is_served = |addr| open.iter().any(|open| open.bound == addr && open.http3.group().is_some());
+        http3.inherited.close_left_over(is_served);
         state.http3.is_newest = true;
         for open in &state.open {
             if let Some(group) = open.http3.served().filter(|group| !group.others.is_empty()) {
@@ -217,6 +219,11 @@ impl ClientListeners {
         state.is_handing_over = started.is_ok();
         state.http3.others.set_later(started.is_ok());
         started
+    }
+
+    /// The other process has taken the service over.
+    pub(super) fn handed_over(&self) {
+        self.state().http3.handed_over();
     }
 
     /// The other process has failed.

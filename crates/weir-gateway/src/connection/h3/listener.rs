@@ -170,7 +170,7 @@ impl SocketDriver {
     fn accept(&mut self, context: &mut Context<'_>, now: Instant, incoming: Incoming) {
         if self.phase != WorkerPhase::Serving {
             // A later process would have accepted it.
-            return match self.others.has_later() {
+            return match self.others.has_later_at(self.endpoint.local_addr(None)) {
                 true => self.endpoint.ignore(incoming),
                 false => self.refuse(context, incoming),
             };
