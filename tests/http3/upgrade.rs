@@ -262,6 +262,28 @@ fn a_failed_upgrade_changes_nothing_for_http3() {
     });
 }
 
+/// The processes that were started for upgrades so far.
+fn started(gateway: &Gateway) -> impl Iterator<Item = u32> {
+    let said = gateway.stderr();
+    let pid = |line: &str| line.strip_prefix("weir: upgrade: process ")?.split(' ').next()?.parse().ok();
+    said.lines().filter_map(pid).collect::<Vec<u32>>().into_iter()
+}
+
+#[test]
+fn a_process_that_may_lose_the_service_again_starts_no_other() {
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    let served = with_workers(&origin, 2);
+    served.gateway.signal(Signal::USR2);
+    served.gateway.wait_stderr("it has taken over", |line| line.contains("new connections over HTTP/3"));
+    let second = started(&served.gateway).next().expect("it was started");
+    send(second, Signal::USR2);
+    served.gateway.wait_stderr("it has been asked", |line| line.starts_with("weir: upgrade: it begins when"));
+    send(second, Signal::KILL);
+    served.gateway.wait_stderr("it has failed", |line| line.starts_with("weir: upgrade failed: "));
+    assert_eq!(started(&served.gateway).collect::<Vec<_>>(), [second], "one process serves");
+    run(new_connection_is_served(&served));
+}
+
 #[test]
 fn a_new_process_that_dies_soon_leaves_new_connections_to_the_old_one() {
     let origin = Origin::serving(|_| Answer::ok("ok"));
@@ -272,12 +294,7 @@ fn a_new_process_that_dies_soon_leaves_new_connections_to_the_old_one() {
     run(async {
         let (mut sender, _quic) = client(&served.authority, served.gateway.tls_addr()).await;
         send(second, Signal::USR2);
-        let third = eventually_some("it begins", DEADLINE, || {
-            let said = served.gateway.stderr();
-            let started =
-                said.lines().filter_map(|line| line.strip_prefix("weir: upgrade: process ")?.split(' ').next());
-            started.filter_map(|pid| pid.parse().ok()).find(|pid| *pid != second)
-        });
+        let third = eventually_some("it begins", DEADLINE, || started(&served.gateway).find(|pid| *pid != second));
         let has_taken = || served.gateway.stderr().matches("new connections over HTTP/3").count() == 2;
         eventually("it has taken over", DEADLINE, has_taken);
         send(third, Signal::KILL);

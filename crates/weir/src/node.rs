@@ -39,7 +39,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
-use tokio::time::{Interval, interval};
+use tokio::time::{Instant, Interval, interval, sleep_until};
 use weir_control::document::{AdminAddress, NodeSettings, StoreKind};
 use weir_control::stores::given_directory;
 use weir_control::{Acme, ConfigWatch, DocumentLoader, Hubs, Publication, Publisher};
@@ -65,7 +65,7 @@ use server::NodeServer;
 use signals::{ServiceSignals, SignalRequest, Signals};
 use sockets::Sockets;
 use state::{NodePhase, NodeState};
-use upgrade::{Failed, Invocation, UpgradeAttempt};
+use upgrade::{Failed, Invocation, UNCERTAIN, UpgradeAttempt};
 
 /// Options of a node that are not in its file.
 #[derive(Debug, Clone)]
@@ -114,6 +114,9 @@ struct Control {
     options: NodeOptions,
     /// The resources are in memory only, so that another process cannot take them over.
     is_volatile: bool,
+    /// Until then the process that has started this one may take the service back. One that this process had started before would stay, and
+    /// serve beside it.
+    uncertain_until: Option<Instant>,
 }
 
 /// The reason why a node ends.
@@ -296,7 +299,7 @@ impl GatewayNode {
         // Last: a node that cannot start must not request certificates, however often it is restarted.
         acme.follow(wanted.as_ref()).map_err(no_thread)?;
 
-        let control = Control {
+        let mut control = Control {
             status: Some(status),
             admin,
             sockets,
@@ -314,6 +317,7 @@ impl GatewayNode {
             invocation,
             options,
             is_volatile: settings.store.as_ref().is_some_and(|store| store.kind == StoreKind::Standalone),
+            uncertain_until: None,
         };
         control.announce(status_on, admin_on.as_deref())?;
         Ok(Self { runtime, control })
@@ -357,7 +361,7 @@ fn connections_per_worker(limits: &ProcessLimits, workers: usize) -> usize {
 
 impl Control {
     /// Announces that the node serves: in the log, to the previous process and to systemd.
-    fn announce(&self, status_on: Option<SocketAddr>, admin_on: Option<&str>) -> Result<(), ExitFailure> {
+    fn announce(&mut self, status_on: Option<SocketAddr>, admin_on: Option<&str>) -> Result<(), ExitFailure> {
         // Not earlier: until here, the previous process may have to continue.
         if let Some(admin) = &self.admin {
             admin.show_socket()?;
@@ -375,8 +379,9 @@ impl Control {
         let steered = self.listeners.take_new_http3();
         steered.map_err(|error| system("new connections over HTTP/3 cannot be directed to this process", &error))?;
         // If the previous process has ended meanwhile, this process has to serve anyway.
-        if let Err(error) = self.listeners.with_inherited(InheritedSockets::tell_ready) {
-            say!("the previous process ended before this one was ready: {error}");
+        match self.listeners.with_inherited(InheritedSockets::tell_ready) {
+            Ok(has_told) => self.uncertain_until = has_told.then(|| Instant::now() + UNCERTAIN),
+            Err(error) => say!("the previous process ended before this one was ready: {error}"),
         }
         SinkRegister::of_process().tell_orphaned(|line| say!("{line}"));
         systemd::ready();
@@ -387,6 +392,7 @@ impl Control {
     /// Handles signals and requests until one of them ends the node.
     async fn serve(&mut self) -> End {
         let mut attempt: Option<UpgradeAttempt> = None;
+        let mut upgrade_at: Option<Instant> = None;
         let mut alive = systemd::alive_every().map(interval);
         let end = loop {
             tokio::select! {
@@ -398,8 +404,12 @@ impl Control {
                         self.watch.reload();
                     }
                     SignalRequest::ReopenLogs => self.reopen_logs(),
-                    SignalRequest::Upgrade => self.upgrade(&mut attempt),
+                    SignalRequest::Upgrade => upgrade_at = Some(self.upgrade_at()),
                 },
+                () = at(upgrade_at) => {
+                    upgrade_at = None;
+                    self.upgrade(&mut attempt);
+                }
                 outcome = outcome(&mut attempt) => match outcome {
                     Ok(()) => {
                         self.listeners.handed_over();
@@ -429,6 +439,15 @@ impl Control {
                 logs::reopen(name, log);
             }
         }
+    }
+
+    /// When an upgrade that is asked for now may begin.
+    fn upgrade_at(&self) -> Instant {
+        let (now, uncertain) = (Instant::now(), self.uncertain_until);
+        uncertain
+            .filter(|until| *until > now)
+            .inspect(|_| say!("upgrade: it begins when this process cannot lose the service any more"))
+            .unwrap_or(now)
     }
 
     fn upgrade(&self, attempt: &mut Option<UpgradeAttempt>) {
@@ -483,6 +502,13 @@ impl Control {
 async fn outcome(attempt: &mut Option<UpgradeAttempt>) -> Result<(), Failed> {
     match attempt {
         Some(attempt) => attempt.outcome().await,
+        None => pending().await,
+    }
+}
+
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
         None => pending().await,
     }
 }

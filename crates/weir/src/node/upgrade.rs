@@ -116,6 +116,10 @@ impl fmt::Display for Failed {
 /// kills it, happen within this time. Both processes accept meanwhile.
 const PROBATION: Duration = Duration::from_secs(1);
 
+/// How long a process that is ready may lose the service again, because the one that has started it takes it back. That one counts from
+/// when it reads the report, which is later.
+pub(super) const UNCERTAIN: Duration = Duration::from_millis(1500);
+
 /// A new process that has not taken over yet.
 #[derive(Debug)]
 pub(super) struct UpgradeAttempt {
