@@ -30,8 +30,8 @@ pub(crate) fn run_within<T>(deadline: Duration, client: impl Future<Output = T>)
     runtime.block_on(async { tokio::time::timeout(deadline, client).await.expect("it ends in time") })
 }
 
-/// An endpoint that trusts the authority.
-pub(crate) fn endpoint(authority: &Authority) -> quinn::Endpoint {
+/// The configuration of a client that trusts the authority.
+pub(crate) fn client_config(authority: &Authority) -> quinn::ClientConfig {
     let mut roots = RootCertStore::empty();
     let certificate = CertificateDer::from_pem_slice(authority.certificate.as_bytes()).expect("a certificate");
     roots.add(certificate).expect("an authority");
@@ -40,9 +40,13 @@ pub(crate) fn endpoint(authority: &Authority) -> quinn::Endpoint {
         rustls::ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&rustls::version::TLS13]);
     let mut tls = builder.expect("TLS 1.3").with_root_certificates(roots).with_no_client_auth();
     tls.alpn_protocols = vec![b"h3".to_vec()];
-    let config = QuicClientConfig::try_from(tls).expect("it is fit for QUIC");
+    quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).expect("it is fit for QUIC")))
+}
+
+/// An endpoint that trusts the authority.
+pub(crate) fn endpoint(authority: &Authority) -> quinn::Endpoint {
     let mut endpoint = quinn::Endpoint::client(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a port");
-    endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(config)));
+    endpoint.set_default_client_config(client_config(authority));
     endpoint
 }
 

@@ -5,6 +5,7 @@ mod alternatives;
 mod browser;
 mod client;
 mod curl;
+mod floods;
 mod lifecycle;
 mod load;
 mod malformed;

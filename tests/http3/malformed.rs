@@ -26,7 +26,7 @@ use Step::{EndedUni, OpenRequest, Request, ResetUni, StopControl, Uni};
 
 const FRAME_UNEXPECTED: u64 = 0x105;
 const FRAME_ERROR: u64 = 0x106;
-const EXCESSIVE_LOAD: u64 = 0x107;
+pub(crate) const EXCESSIVE_LOAD: u64 = 0x107;
 const ID_ERROR: u64 = 0x108;
 const SETTINGS_ERROR: u64 = 0x109;
 const MISSING_SETTINGS: u64 = 0x10a;
@@ -46,6 +46,9 @@ fn headers(section: &[u8]) -> Vec<u8> {
 
 /// `:method`, `:scheme`, `:authority` and `:path` of `GET https://a.test/`.
 const GET: &[u8] = b"\x00\x00\xd1\xd7\x50\x06a.test\xc1";
+
+/// The same in its frame.
+pub(crate) const GET_FRAME: &[u8] = b"\x01\x0d\x00\x00\xd1\xd7\x50\x06a.test\xc1";
 
 /// A field with a literal name.
 fn field(name: &str, value: &str) -> Vec<u8> {
