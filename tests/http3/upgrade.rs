@@ -144,19 +144,26 @@ struct LoadState {
     is_over: AtomicBool,
     kept: AtomicU64,
     new: AtomicU64,
+    /// Connections that were opened to be kept.
+    kept_connections: AtomicU64,
 }
+
+/// The clients that keep their connections, and as many that do not.
+const KEEPERS: u64 = 4;
 
 impl Load {
     fn start(served: &Served) -> Load {
         let state = Arc::new(LoadState::default());
         let endpoint = endpoint(&served.authority);
         let to = served.gateway.tls_addr();
-        let tasks = (0..8).map(|index| {
+        let tasks = (0..2 * KEEPERS).map(|index| {
             let (state, endpoint) = (Arc::clone(&state), endpoint.clone());
             tokio::spawn(async move {
                 while !state.is_over.load(Ordering::Relaxed) {
                     let quic = endpoint.connect(to, NAME).expect("it is begun").await.expect("it is established");
-                    state.use_connection(quic, index % 2 == 0).await;
+                    let is_kept = index % 2 == 0;
+                    state.kept_connections.fetch_add(u64::from(is_kept), Ordering::Relaxed);
+                    state.use_connection(quic, is_kept).await;
                 }
             })
         });
@@ -169,6 +176,10 @@ impl Load {
             let before = counter.load(Ordering::Relaxed);
             eventually("requests are served", DEADLINE, || counter.load(Ordering::Relaxed) >= before + count);
         }
+    }
+
+    fn kept_connections(&self) -> u64 {
+        self.state.kept_connections.load(Ordering::Relaxed)
     }
 
     async fn finish(self) {
@@ -213,16 +224,31 @@ async fn attempt(sender: &mut Sender) -> Result<(), StreamError> {
     Ok(())
 }
 
+/// Reloads before each upgrade: with the three upgrades of the short run, more than twenty.
+const RELOADS: usize = 7;
+
 #[test]
-fn upgrades_in_a_row_under_load_fail_no_request() {
+fn reloads_and_upgrades_in_a_row_under_load_fail_no_request() {
     let origin = Origin::serving(|_| Answer::ok("ok"));
     for workers in [1, 2] {
         let served = with_workers(&origin, workers);
+        let identity = served.authority.identity(&[NAME]);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         runtime.expect("a runtime").block_on(async {
             let load = Load::start(&served);
-            for _ in 0..scaled(3, 20) {
+            for upgrades in 0..scaled(3, 20) as u64 {
+                // Those of before were asked to leave, once.
+                let connections = KEEPERS * (upgrades + 1);
+                eventually("all are connected", DEADLINE, || load.kept_connections() == connections);
+                for reload in 0..RELOADS {
+                    load.wait_for(5);
+                    let rule =
+                        format!("{{ response-rewrite: {{ headers: {{ set: {{ X-Reload: \"{reload}\" }} }} }} }}");
+                    let more = format!("worker_processes: {workers}\nglobal_rules: [{{ id: g, plugins: {rule} }}]\n");
+                    served.gateway.rewrite(&file(&identity, &origin, &more));
+                }
                 load.wait_for(20);
+                assert_eq!(load.kept_connections(), connections, "a reload ends no connection");
                 upgrade(&served.gateway);
                 origin.forget();
             }
