@@ -13,6 +13,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+use rustix::process::getppid;
 
 use crate::listener::{ListeningSocket, Transport};
 
@@ -20,6 +21,9 @@ use crate::listener::{ListeningSocket, Transport};
 const SOCKETS: &str = "WEIR_SOCKETS";
 /// The descriptor through which the new process reports that it is ready.
 const READY: &str = "WEIR_READY_FD";
+/// `PID FD`: the process that hands over, and the end of a pipe that can be read to its end when it cannot take the service back any more.
+/// Binaries of earlier versions hand it on unchanged, so it counts only with the id of the parent.
+const CERTAIN: &str = "WEIR_CERTAIN_FD";
 /// The descriptor from which the new process reads the secrets of the old one.
 const SECRETS: &str = "WEIR_SECRETS_FD";
 /// `NAME=FD;NAME=FD`: memory that both processes use, such as that of counters.
@@ -54,6 +58,8 @@ pub struct InheritedSockets {
     /// Sockets from systemd, which are found by their bound address.
     activated: Vec<ListeningSocket>,
     ready: Option<OwnedFd>,
+    /// The end of a pipe that can be read to its end when the previous process cannot take the service back any more.
+    pub certain: Option<OwnedFd>,
     /// The secrets of the previous process; empty if there is none.
     pub secrets: Vec<u8>,
     /// Memory that is shared with the previous process, by name.
@@ -87,6 +93,14 @@ impl InheritedSockets {
             let fd = text.parse().map_err(|_| unclear(READY, &text))?;
             // SAFETY: guaranteed by the caller.
             inherited.ready = Some(unsafe { adopt(fd) }?);
+        }
+        if let Some(text) = variable(CERTAIN) {
+            let (pid, fd) = text.split_once(' ').ok_or_else(|| unclear(CERTAIN, &text))?;
+            let fd = fd.parse().map_err(|_| unclear(CERTAIN, &text))?;
+            if getppid().is_some_and(|parent| parent.as_raw_nonzero().to_string() == pid) {
+                // SAFETY: guaranteed by the caller.
+                inherited.certain = Some(unsafe { adopt(fd) }?);
+            }
         }
         if let Some(text) = variable(SECRETS) {
             let fd = text.parse().map_err(|_| unclear(SECRETS, &text))?;
@@ -211,12 +225,21 @@ pub fn held(secrets: &[u8]) -> io::Result<OwnedFd> {
 /// Memory to be passed on: a word without `=` and `;`, and the descriptor.
 pub type NamedMemory = (&'static str, Arc<File>);
 
-/// Lets `command` inherit the sockets, `ready` as the pipe for its report, `secrets`, and memory. The sockets, `ready` and `secrets`
-/// must stay open until the command was started.
+/// The pipes between a process that hands over and the new one.
+#[derive(Debug)]
+pub struct HandOverPipes {
+    /// For the report of the new process.
+    pub ready: OwnedFd,
+    /// Can be read to its end when the old process cannot take the service back any more.
+    pub certain: OwnedFd,
+}
+
+/// Lets `command` inherit the sockets, the pipes, `secrets`, and memory. The sockets, the pipes and `secrets` must stay open until the
+/// command was started.
 pub fn pass_on<'s>(
     command: &mut Command,
     sockets: impl Iterator<Item = (ListenerKey, &'s [ListeningSocket])>,
-    ready: &OwnedFd,
+    pipes: &HandOverPipes,
     secrets: &OwnedFd,
     memory: &[NamedMemory],
 ) {
@@ -226,7 +249,8 @@ pub fn pass_on<'s>(
         format!("{}={}", place.name(), descriptors.join(","))
     });
     command.env(SOCKETS, entries.collect::<Vec<_>>().join(";"));
-    command.env(READY, ready.as_raw_fd().to_string());
+    command.env(READY, pipes.ready.as_raw_fd().to_string());
+    command.env(CERTAIN, format!("{} {}", std::process::id(), pipes.certain.as_raw_fd()));
     command.env(SECRETS, secrets.as_raw_fd().to_string());
     let entries = memory.iter().map(|(name, file)| format!("{name}={}", file.as_raw_fd()));
     command.env(MEMORY, entries.collect::<Vec<_>>().join(";"));
@@ -234,8 +258,8 @@ pub fn pass_on<'s>(
         command.env_remove(name);
     }
     let listeners = sockets.iter().flat_map(|(_, listeners)| *listeners);
-    let descriptors: Vec<RawFd> =
-        listeners.map(AsRawFd::as_raw_fd).chain([ready.as_raw_fd(), secrets.as_raw_fd()]).collect();
+    let others = [&pipes.ready, &pipes.certain, secrets].map(AsRawFd::as_raw_fd);
+    let descriptors: Vec<RawFd> = listeners.map(AsRawFd::as_raw_fd).chain(others).collect();
     // Held by the command, since its callers share it with others that may let go of it.
     let memory = memory.to_vec();
     // SAFETY: between fork and exec this only calls fcntl, which is async-signal-safe, and allocates nothing.
@@ -276,19 +300,21 @@ mod tests {
             (place("udp", "127.0.0.1:0"), bind("127.0.0.1:0", 2, Transport::Udp)),
         ];
         let (read, write) = std::io::pipe().expect("a pipe");
-        let write = OwnedFd::from(write);
+        let pipes = HandOverPipes { ready: write.into(), certain: std::io::pipe().expect("a pipe").0.into() };
         let mut command = Command::new("sh");
         command.stdout(Stdio::piped()).args([
             "-c",
-            "for fd in $(echo $WEIR_SOCKETS $WEIR_MEMORY | tr -c 0-9 ' ') $WEIR_READY_FD; do readlink /proc/$$/fd/$fd; done; \
+            "for fd in $(echo $WEIR_SOCKETS $WEIR_MEMORY | tr -c 0-9 ' ') $WEIR_READY_FD ${WEIR_CERTAIN_FD#$PPID }; do \
+             readlink /proc/$$/fd/$fd; done; \
              printf 1 > /proc/self/fd/$WEIR_READY_FD; cat /proc/self/fd/$WEIR_SECRETS_FD",
         ]);
         let secrets = held(b"a secret").expect("a pipe");
         let passed = sockets.iter().map(|(place, listeners)| (place.clone(), &**listeners));
         let memory = Arc::new(File::open("/dev/null").expect("it is there"));
-        pass_on(&mut command, passed, &write, &secrets, &[("m", memory)]);
+        pass_on(&mut command, passed, &pipes, &secrets, &[("m", memory)]);
         let output = command.output().expect("there is a shell");
-        drop(write);
+        let certain = rustix::fs::fstat(&pipes.certain).expect("it is open").st_ino;
+        drop(pipes);
         let mut said = Vec::new();
         { read }.read_to_end(&mut said).expect("a pipe");
         assert_eq!(said, READY_BYTE);
@@ -298,7 +324,10 @@ mod tests {
         for listener in sockets.iter().flat_map(|(_, listeners)| listeners) {
             assert!(text.contains(&format!("socket:[{}]", inode(listener))), "{text}");
         }
-        assert!(text.contains("pipe:[") && text.contains("/dev/null"), "{text}");
+        assert!(
+            text.contains(&format!("pipe:[{certain}]")) && text.contains("pipe:[") && text.contains("/dev/null"),
+            "{text}"
+        );
         assert!(text.ends_with("a secret"), "{text}");
     }
 
@@ -315,6 +344,7 @@ mod tests {
             ],
             activated: vec![activated],
             ready: None,
+            certain: None,
             secrets: Vec::new(),
             memory: Vec::new(),
             has_identity: false,

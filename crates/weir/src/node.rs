@@ -33,13 +33,16 @@ mod upgrade;
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
 use tokio::runtime::Runtime;
-use tokio::time::{Instant, Interval, interval, sleep_until};
+use tokio::time::{Interval, interval};
 use weir_control::document::{AdminAddress, NodeSettings, StoreKind};
 use weir_control::stores::given_directory;
 use weir_control::{Acme, ConfigWatch, DocumentLoader, Hubs, Publication, Publisher};
@@ -65,7 +68,7 @@ use server::NodeServer;
 use signals::{ServiceSignals, SignalRequest, Signals};
 use sockets::Sockets;
 use state::{NodePhase, NodeState};
-use upgrade::{Failed, Invocation, UNCERTAIN, UpgradeAttempt};
+use upgrade::{Failed, Invocation, UpgradeAttempt};
 
 /// Options of a node that are not in its file.
 #[derive(Debug, Clone)]
@@ -114,9 +117,9 @@ struct Control {
     options: NodeOptions,
     /// The resources are in memory only, so that another process cannot take them over.
     is_volatile: bool,
-    /// Until then the process that has started this one may take the service back. One that this process had started before would stay, and
-    /// serve beside it.
-    uncertain_until: Option<Instant>,
+    /// Can be read to its end when the process that has started this one cannot take the service back any more. No upgrade begins before
+    /// that: if this process failed then, the one that it had started would serve beside the old one.
+    certain: Option<OwnedFd>,
 }
 
 /// The reason why a node ends.
@@ -317,7 +320,7 @@ impl GatewayNode {
             invocation,
             options,
             is_volatile: settings.store.as_ref().is_some_and(|store| store.kind == StoreKind::Standalone),
-            uncertain_until: None,
+            certain: None,
         };
         control.announce(status_on, admin_on.as_deref())?;
         Ok(Self { runtime, control })
@@ -379,9 +382,9 @@ impl Control {
         let steered = self.listeners.take_new_http3();
         steered.map_err(|error| system("new connections over HTTP/3 cannot be directed to this process", &error))?;
         // If the previous process has ended meanwhile, this process has to serve anyway.
-        match self.listeners.with_inherited(InheritedSockets::tell_ready) {
-            Ok(has_told) => self.uncertain_until = has_told.then(|| Instant::now() + UNCERTAIN),
-            Err(error) => say!("the previous process ended before this one was ready: {error}"),
+        self.certain = self.listeners.with_inherited(|inherited| inherited.certain.take());
+        if let Err(error) = self.listeners.with_inherited(InheritedSockets::tell_ready) {
+            say!("the previous process ended before this one was ready: {error}");
         }
         SinkRegister::of_process().tell_orphaned(|line| say!("{line}"));
         systemd::ready();
@@ -392,7 +395,8 @@ impl Control {
     /// Handles signals and requests until one of them ends the node.
     async fn serve(&mut self) -> End {
         let mut attempt: Option<UpgradeAttempt> = None;
-        let mut upgrade_at: Option<Instant> = None;
+        let mut certain = self.certain.take().and_then(|end| pipe::Receiver::from_owned_fd(end).ok());
+        let mut is_asked = false;
         let mut alive = systemd::alive_every().map(interval);
         let end = loop {
             tokio::select! {
@@ -404,11 +408,14 @@ impl Control {
                         self.watch.reload();
                     }
                     SignalRequest::ReopenLogs => self.reopen_logs(),
-                    SignalRequest::Upgrade => upgrade_at = Some(self.upgrade_at()),
+                    SignalRequest::Upgrade if certain.is_some() => say_waits(std::mem::replace(&mut is_asked, true)),
+                    SignalRequest::Upgrade => self.upgrade(&mut attempt),
                 },
-                () = at(upgrade_at) => {
-                    upgrade_at = None;
-                    self.upgrade(&mut attempt);
+                () = end_of(&mut certain) => {
+                    certain = None;
+                    if std::mem::take(&mut is_asked) {
+                        self.upgrade(&mut attempt);
+                    }
                 }
                 outcome = outcome(&mut attempt) => match outcome {
                     Ok(()) => {
@@ -425,6 +432,9 @@ impl Control {
                 () = tick(&mut alive) => systemd::alive(),
             }
         };
+        if is_asked {
+            say!("upgrade: it does not begin, because this process ends");
+        }
         if let Some(attempt) = attempt {
             attempt.abandon().await;
             // It may have taken new connections over HTTP/3 already.
@@ -439,15 +449,6 @@ impl Control {
                 logs::reopen(name, log);
             }
         }
-    }
-
-    /// When an upgrade that is asked for now may begin.
-    fn upgrade_at(&self) -> Instant {
-        let (now, uncertain) = (Instant::now(), self.uncertain_until);
-        uncertain
-            .filter(|until| *until > now)
-            .inspect(|_| say!("upgrade: it begins when this process cannot lose the service any more"))
-            .unwrap_or(now)
     }
 
     fn upgrade(&self, attempt: &mut Option<UpgradeAttempt>) {
@@ -506,9 +507,22 @@ async fn outcome(attempt: &mut Option<UpgradeAttempt>) -> Result<(), Failed> {
     }
 }
 
-async fn at(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
+/// Says why an upgrade does not begin yet.
+fn say_waits(is_asked: bool) {
+    match is_asked {
+        true => say!("an upgrade is already in progress"),
+        false => say!(
+            "upgrade: it waits, usually for a second at most, until the process that started this one has handed over, \
+             because that one may still take the service back"
+        ),
+    }
+}
+
+/// Waits until a pipe can be read to its end; forever if there is none.
+async fn end_of(pipe: &mut Option<pipe::Receiver>) {
+    match pipe {
+        // Nothing is ever written. An error is an end, too.
+        Some(pipe) => drop(pipe.read(&mut [0; 1]).await),
         None => pending().await,
     }
 }

@@ -7,7 +7,6 @@ use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
-use weir_net::inherit::{self, ListenerKey, READY_BYTE};
+use weir_net::inherit::{self, HandOverPipes, ListenerKey, READY_BYTE};
 use weir_net::listener::ListeningSocket;
 use weir_net::quic::QuicHandOver;
 use weir_net::tls::TicketKeys;
@@ -116,10 +115,6 @@ impl fmt::Display for Failed {
 /// kills it, happen within this time. Both processes accept meanwhile.
 const PROBATION: Duration = Duration::from_secs(1);
 
-/// How long a process that is ready may lose the service again, because the one that has started it takes it back. That one counts from
-/// when it reads the report, which is later.
-pub(super) const UNCERTAIN: Duration = Duration::from_millis(1500);
-
 /// A new process that has not taken over yet.
 #[derive(Debug)]
 pub(super) struct UpgradeAttempt {
@@ -129,6 +124,8 @@ pub(super) struct UpgradeAttempt {
     deadline: Instant,
     /// When the process reported that it is ready.
     ready_at: Option<Instant>,
+    /// Closed when the attempt is over: the new process has taken over then, or has ended.
+    _certain: io::PipeWriter,
 }
 
 impl UpgradeAttempt {
@@ -142,14 +139,16 @@ impl UpgradeAttempt {
         let program = || invocation.program.clone();
         runnable(&invocation.program).map_err(|error| Failed::Start(program(), error))?;
         let (report, ready) = pipe::pipe().map_err(Failed::System)?;
-        let report: OwnedFd = report.into_blocking_fd().map_err(Failed::System)?;
+        let (certain, kept) = io::pipe().map_err(Failed::System)?;
+        let report = report.into_blocking_fd().map_err(Failed::System)?;
+        let pipes = HandOverPipes { ready: report, certain: certain.into() };
         let mut command = std::process::Command::new(&invocation.program);
         command.args(&invocation.arguments);
         // Passing on the ticket keys lets clients resume their TLS sessions.
         let secrets = inherit::held(&TicketKeys::hand_over()).map_err(Failed::System)?;
         // Both processes count in the same memory while this one drains.
         let memory = weir_plugins::hand_over_counters();
-        inherit::pass_on(&mut command, sockets, &report, &secrets, &memory);
+        inherit::pass_on(&mut command, sockets, &pipes, &secrets, &memory);
         match has_identity {
             true => command.env(inherit::IDENTITY, "1"),
             false => command.env_remove(inherit::IDENTITY),
@@ -158,9 +157,9 @@ impl UpgradeAttempt {
         systemd::pass_on(&mut command);
         let child = Command::from(command).spawn();
         // Only the new process has the write end then, so the pipe closes when that process ends.
-        drop(report);
+        drop(pipes);
         let child = child.map_err(|error| Failed::Start(invocation.program.clone(), error))?;
-        Ok(Self { child, ready, patience, deadline: Instant::now() + patience, ready_at: None })
+        Ok(Self { child, ready, patience, deadline: Instant::now() + patience, ready_at: None, _certain: kept })
     }
 
     /// The new process's id; `None` after it has ended.
