@@ -110,9 +110,9 @@ mod tests {
         assert_eq!(told(), [true, false, true]);
         others.forget(ProcessTag(7));
         assert_eq!(told(), [true, true, true]);
-        others.set_later(true);
+        others.set_later(Some(Vec::new()));
         assert_eq!(told(), [true, false, false]);
-        others.set_later(false);
+        others.set_later(None);
         assert_eq!(told(), [true, true, true]);
     }
 

@@ -10,20 +10,21 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::config::QuicSecrets;
 use super::group::SocketGroup;
-use super::processes::ProcessTag;
+use super::processes::{ProcessTag, SuccessorWatch};
 use super::steering::SocketBlock;
 use crate::inherit::{adopt, held};
 
 /// Entries with `;` between them: `process TAG FD`, `keys FD`, and for each address `address ADDRESS FD,FD TAG:BASE:COUNT,TAG:BASE:COUNT`.
 const VARIABLE: &str = "WEIR_HTTP3";
-/// The tag of the process that hands over, and for each address ` ADDRESS=FD`: the end of a pipe that the other process closes if it does
-/// not serve the address. It has a variable of its own, which earlier versions ignore, and pass on: only with the tag of the process that
-/// has started this one it counts.
+/// The tag of the process that hands over, and ` ADDRESS=FD` for each pipe by which an earlier process watches an address: the new process
+/// closes that end when it does not serve the address. It is a variable of its own, since a binary of an earlier version rejects unknown
+/// entries in the other one. Such a binary hands it on unchanged, so it counts only if its tag is that of the parent.
 const KEPT_VARIABLE: &str = "WEIR_HTTP3_KEPT";
 /// Limit of the keys in bytes.
 const MOST_KEYS: u64 = 4096;
@@ -49,21 +50,6 @@ impl ProcessLife {
     }
 }
 
-/// Tells whether the process that has been started serves an address.
-#[derive(Debug)]
-pub struct SuccessorWatch {
-    pub bound: SocketAddr,
-    end: OwnedFd,
-}
-
-impl SuccessorWatch {
-    /// Once the other process is ready: whether it does not serve the address over QUIC.
-    pub fn is_left(&self) -> bool {
-        // Nothing is ever written.
-        rustix::io::read(&self.end, &mut [0; 1]) == Ok(0)
-    }
-}
-
 /// What a process hands over.
 pub struct QuicHandOver {
     text: String,
@@ -73,15 +59,16 @@ pub struct QuicHandOver {
     /// Open until the other process has been started.
     _keys: OwnedFd,
     _lives: Vec<ProcessLife>,
-    _kept: Vec<OwnedFd>,
+    _kept: Vec<Arc<OwnedFd>>,
     _groups: Vec<Arc<[UdpSocket]>>,
 }
 
 impl QuicHandOver {
-    /// `lives`: of this process, which is the first, and of those that `groups` name.
+    /// `lives`: of this process, which is the first, and of those that `groups` name. `kept`: what this process has inherited of it.
     pub fn new<'g>(
         groups: impl Iterator<Item = (SocketAddr, &'g SocketGroup)>,
         lives: Vec<ProcessLife>,
+        kept: &[KeptEnd],
         secrets: &QuicSecrets,
     ) -> io::Result<QuicHandOver> {
         let keys = held(&secrets.hand_over())?;
@@ -92,13 +79,11 @@ impl QuicHandOver {
             descriptors.push(life.end.as_raw_fd());
         }
         let (mut sockets, mut watches, mut ends) = (Vec::new(), Vec::new(), Vec::new());
-        let mut kept = lives.first().map(|own| own.tag.0.to_string()).unwrap_or_default();
         for (addr, group) in groups {
             let (end, other) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-            kept.push_str(&format!(" {addr}={}", other.as_raw_fd()));
-            descriptors.push(other.as_raw_fd());
             watches.push(SuccessorWatch { bound: addr, end });
-            ends.push(other);
+            ends.push((addr, Arc::new(other)));
+            ends.extend(kept.iter().filter(|(known, _)| *known == addr).cloned());
             let fds: Vec<RawFd> = group.sockets.iter().map(AsRawFd::as_raw_fd).collect();
             let written: Vec<String> = fds.iter().map(RawFd::to_string).collect();
             let block = |block: &SocketBlock| format!("{}:{}:{}", block.tag.0, block.base, block.count);
@@ -107,7 +92,13 @@ impl QuicHandOver {
             descriptors.extend(fds);
             sockets.push(Arc::clone(&group.sockets));
         }
-        let (text, _keys, _lives, _kept, _groups) = (entries.join(";"), keys, lives, ends, sockets);
+        let mut kept = lives.first().map(|own| own.tag.0.to_string()).unwrap_or_default();
+        for (addr, end) in &ends {
+            kept.push_str(&format!(" {addr}={}", end.as_raw_fd()));
+            descriptors.push(end.as_raw_fd());
+        }
+        let _kept = ends.into_iter().map(|(_, end)| end).collect();
+        let (text, _keys, _lives, _groups) = (entries.join(";"), keys, lives, sockets);
         Ok(QuicHandOver { text, kept, descriptors, watches, _keys, _lives, _kept, _groups })
     }
 
@@ -141,12 +132,15 @@ pub struct InheritedGroup {
     pub blocks: Vec<SocketBlock>,
 }
 
+/// The end of a pipe that this process closes when it does not serve the address any more.
+type KeptEnd = (SocketAddr, Arc<OwnedFd>);
+
 /// What this process was started with.
 #[derive(Default)]
 pub struct InheritedQuic {
     groups: Vec<(SocketAddr, InheritedGroup)>,
     /// Closed for addresses that this process does not serve.
-    kept: Vec<(SocketAddr, OwnedFd)>,
+    kept: Vec<KeptEnd>,
     /// The processes that may have connections.
     pub lives: Vec<ProcessLife>,
     /// The keys, if there are any.
@@ -201,7 +195,7 @@ impl InheritedQuic {
                     return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
                 };
                 // SAFETY: guaranteed by the caller.
-                inherited.kept.push((addr, unsafe { adopt(fd) }?));
+                inherited.kept.push((addr, Arc::new(unsafe { adopt(fd) }?)));
             }
         }
         Ok(inherited)
@@ -222,11 +216,30 @@ impl InheritedQuic {
         }
     }
 
-    /// Closes the sockets that were not taken: what comes to an address that this process does not serve is for others alone, which
-    /// learn that.
-    pub fn close_left_over(&mut self, is_served: impl Fn(SocketAddr) -> bool) {
+    /// Closes the sockets that were not taken: what comes to an address that this process does not serve is for others alone.
+    pub fn close_left_over(&mut self) {
         self.groups.clear();
+    }
+
+    /// Lets earlier processes learn which addresses this one does not serve.
+    pub fn tell_served(&mut self, is_served: impl Fn(SocketAddr) -> bool) {
         self.kept.retain(|(addr, _)| is_served(*addr));
+    }
+
+    /// What a later process is to get of the pipes by which earlier processes watch addresses.
+    pub fn kept(&mut self) -> &[KeptEnd] {
+        // Those of processes that have ended would add up over many upgrades.
+        self.kept.retain(|(_, end)| has_reader(end));
+        &self.kept
+    }
+}
+
+/// Whether a process has the other end of a pipe.
+fn has_reader(end: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(end, PollFlags::empty())];
+    match poll(&mut polled, Some(&Timespec::default())) {
+        Ok(_) => !polled[0].revents().contains(PollFlags::ERR),
+        Err(_) => true,
     }
 }
 
@@ -249,7 +262,8 @@ mod tests {
         let addr = group.sockets[0].local_addr().expect("it is bound");
         let (life, kept_life) = ProcessLife::of_this_process(ProcessTag(7)).expect("a pipe");
         let secrets = QuicSecrets::new();
-        let mut handed = QuicHandOver::new([(addr, &group)].into_iter(), vec![life.clone()], &secrets).expect("a pipe");
+        let mut handed =
+            QuicHandOver::new([(addr, &group)].into_iter(), vec![life.clone()], &[], &secrets).expect("a pipe");
         let mut command = Command::new("sh");
         command.stdout(Stdio::piped()).args([
             "-c",
@@ -268,6 +282,29 @@ mod tests {
         assert!(watches[0].is_left(), "the process has ended, and this one has no copy");
         drop(kept_life);
         life.wait();
+    }
+
+    #[test]
+    fn an_address_is_watched_through_two_upgrades() {
+        let group = SocketGroup::bind("127.0.0.1:0".parse().expect("an address"), 1, ProcessTag(1)).expect("a port");
+        let addr = group.sockets[0].local_addr().expect("it is bound");
+        let (end, other) = pipe_with(PipeFlags::NONBLOCK).expect("a pipe");
+        let watch = SuccessorWatch { bound: addr, end };
+        let (_, of_ended) = pipe_with(PipeFlags::NONBLOCK).expect("a pipe");
+        let kept = vec![(addr, Arc::new(other)), (addr, Arc::new(of_ended))];
+        let mut inherited = InheritedQuic { kept, ..InheritedQuic::default() };
+        let groups = [(addr, &group)].into_iter();
+        let handed = QuicHandOver::new(groups, Vec::new(), inherited.kept(), &QuicSecrets::new()).expect("a pipe");
+        assert_eq!(
+            handed.kept.matches('=').count(),
+            2,
+            "the first process is there, and another has ended: {}",
+            handed.kept
+        );
+        inherited.tell_served(|_| false);
+        assert!(!watch.is_left(), "the third process has it");
+        drop(handed);
+        assert!(watch.is_left());
     }
 
     #[test]

@@ -17,9 +17,9 @@ pub use config::{QuicLimits, QuicSecrets};
 pub use connection_ids::WorkerConnectionIds;
 pub use endpoint::{EndpointEvent, QuicEndpoint};
 pub use group::SocketGroup;
-pub use hand_over::{InheritedGroup, InheritedQuic, ProcessLife, QuicHandOver, SuccessorWatch};
+pub use hand_over::{InheritedGroup, InheritedQuic, ProcessLife, QuicHandOver};
 pub use hello::ChooseServer;
-pub use processes::{OtherProcesses, ProcessTag};
+pub use processes::{OtherProcesses, ProcessTag, SuccessorWatch};
 pub use quinn_proto::{
     Chunk, Connection, ConnectionError, ConnectionEvent, ConnectionHandle, Dir, Event, FinishError, Incoming,
     ReadError, ReadableError, Side, StreamEvent, StreamId, VarInt, WriteError,

@@ -50,9 +50,7 @@ impl QuicSocket {
         let (local, socket) = (socket.local_addr()?, tokio::net::UdpSocket::from_std(socket)?);
         Ok(QuicSocket { socket, state, local })
     }
-}
 
-impl QuicSocket {
     /// There are no more datagrams for now, so that the next attempt need not ask the system. The runtime of a worker has one thread: one
     /// that comes meanwhile is announced by the poller later, and is not forgotten by this.
     fn note_drained(&self) {

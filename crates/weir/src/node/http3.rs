@@ -7,9 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use weir_gateway::QuicShare;
-use weir_net::quic::{
-    InheritedQuic, OtherProcesses, ProcessLife, ProcessTag, QuicHandOver, QuicSecrets, SocketGroup, SuccessorWatch,
-};
+use weir_net::quic::{InheritedQuic, OtherProcesses, ProcessLife, ProcessTag, QuicHandOver, QuicSecrets, SocketGroup};
 
 use super::key_file;
 use crate::say::say_error;
@@ -82,8 +80,6 @@ pub(super) struct Http3Sockets {
     /// Earlier processes that have not ended.
     pub earlier: Vec<ProcessLife>,
     pub others: Arc<OtherProcesses>,
-    /// Of the process that was started last.
-    watches: Vec<SuccessorWatch>,
     /// Lets later processes learn that this one has ended.
     life: Option<(ProcessLife, OwnedFd)>,
     /// New connections begin in this process.
@@ -102,7 +98,6 @@ impl Http3Sockets {
             inherited,
             earlier,
             others: Arc::new(OtherProcesses::new(tags)),
-            watches: Vec::new(),
             life: None,
             is_newest: false,
         }
@@ -169,14 +164,6 @@ impl Http3Sockets {
             none => none.insert(ProcessLife::of_this_process(self.tag)?),
         };
         let lives = [&*own].into_iter().chain(&self.earlier).cloned().collect();
-        let mut handed = QuicHandOver::new(groups, lives, &self.secrets)?;
-        self.watches = handed.take_watches();
-        Ok(handed)
-    }
-
-    /// The other process has taken over. New connections to addresses that it does not serve are refused from now on.
-    pub(super) fn handed_over(&mut self) {
-        let left = self.watches.drain(..).filter(SuccessorWatch::is_left);
-        self.others.set_left(left.map(|watch| watch.bound));
+        QuicHandOver::new(groups, lives, self.inherited.kept(), &self.secrets)
     }
 }

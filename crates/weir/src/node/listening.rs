@@ -161,9 +161,8 @@ impl ClientListeners {
     /// Lets new connections over HTTP/3 begin in this process. Those of earlier processes stay there, until these end.
     pub(super) fn take_new_http3(&self) -> io::Result<()> {
         let mut state = self.state();
-        let ListenersState { open, http3, .. } = &mut *state;
-        let is_served = |addr| open.iter().any(|open| open.bound == addr && open.http3.group().is_some());
-        http3.inherited.close_left_over(is_served);
+        state.http3.inherited.close_left_over();
+        state.tell_served_http3();
         state.http3.is_newest = true;
         for open in &state.open {
             if let Some(group) = open.http3.served().filter(|group| !group.others.is_empty()) {
@@ -213,24 +212,26 @@ impl ClientListeners {
     ) -> Result<T, E> {
         let mut state = self.state();
         let ListenersState { open, http3, .. } = &mut *state;
-        let http3 = http3.hand_over(open.iter().filter_map(|open| Some((open.bound, open.http3.group()?))));
+        let mut http3 = http3.hand_over(open.iter().filter_map(|open| Some((open.bound, open.http3.group()?))));
+        let watches = http3.as_mut().map(QuicHandOver::take_watches).unwrap_or_default();
         let key = |open: &OpenListener| ListenerKey { purpose: open.settings.name(), addr: open.address.socket_addr() };
         let started = start(state.open.iter().map(|open| (key(open), &*open.sockets)).collect(), http3);
         state.is_handing_over = started.is_ok();
-        state.http3.others.set_later(started.is_ok());
+        state.http3.others.set_later(started.is_ok().then_some(watches));
         started
     }
 
     /// The other process has taken the service over.
     pub(super) fn handed_over(&self) {
-        self.state().http3.handed_over();
+        // What earlier processes watch is the other process's from now on.
+        self.state().http3.inherited.tell_served(|_| false);
     }
 
     /// The other process has failed.
     pub(super) fn keep(&self) {
         let mut state = self.state();
         state.is_handing_over = false;
-        state.http3.others.set_later(false);
+        state.http3.others.set_later(None);
         state.steer_http3(|_| true);
     }
 
@@ -276,6 +277,12 @@ impl ListenersState {
             false
         });
         (wanted, set, open.into_iter().map(|open| open.id).collect())
+    }
+
+    /// Lets earlier processes learn which addresses are not served over HTTP/3: there they refuse new connections while they drain.
+    fn tell_served_http3(&mut self) {
+        let ListenersState { open, http3, .. } = self;
+        http3.inherited.tell_served(|addr| open.iter().any(|open| open.bound == addr && open.http3.group().is_some()));
     }
 
     /// Directs the datagrams of listeners that `which` is true for.
@@ -431,6 +438,7 @@ impl ReservedListeners<'_> {
             opened.iter().for_each(|open| say!("listening on {} ({})", open.bound, open.settings.name()));
         }
         state.open.extend(opened);
+        let has_closed = !closed.is_empty();
         for gone in state.open.extract_if(.., |open| closed.contains(&open.id)).collect::<Vec<_>>() {
             if !state.is_handing_over {
                 // Without the filter, a client may connect between the last accept and the close, and is reset.
@@ -438,6 +446,9 @@ impl ReservedListeners<'_> {
                 turned.unwrap_or_else(|error| say_error!("{} is closed without a filter: {error}", gone.bound));
             }
             say!("no longer listening on {} ({})", gone.bound, gone.settings.name());
+        }
+        if has_closed && state.http3.is_newest {
+            state.tell_served_http3();
         }
         drop(state);
         let Some(gateway) = gateway else { return };

@@ -240,7 +240,7 @@ mod tests {
     }
 
     fn no_http3() -> QuicHandOver {
-        QuicHandOver::new(std::iter::empty(), Vec::new(), &QuicSecrets::new()).expect("a pipe")
+        QuicHandOver::new(std::iter::empty(), Vec::new(), &[], &QuicSecrets::new()).expect("a pipe")
     }
 
     const LONG: Duration = Duration::from_secs(30);
