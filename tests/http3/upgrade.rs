@@ -29,6 +29,12 @@ fn runs(process: u32) -> bool {
     Pid::from_raw(process as i32).is_some_and(|process| test_kill_process(process).is_ok())
 }
 
+/// Whether a process has ended, also if its parent does not know yet.
+fn has_ended(process: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/stat"));
+    status.map_or(true, |status| status.contains(") Z "))
+}
+
 /// Upgrades the process that serves, and returns the one that does afterwards.
 #[track_caller]
 fn upgrade(gateway: &Gateway) -> u32 {
@@ -300,13 +306,32 @@ fn a_process_that_may_lose_the_service_again_starts_no_other() {
     let origin = Origin::serving(|_| Answer::ok("ok"));
     let served = with_workers(&origin, 2);
     served.gateway.signal(Signal::USR2);
+    let second = eventually_some("it begins", DEADLINE, || started(&served.gateway).next());
+    // Stopped, the first process cannot hand over.
+    served.gateway.signal(Signal::STOP);
     served.gateway.wait_stderr("it has taken over", |line| line.contains("new connections over HTTP/3"));
-    let second = started(&served.gateway).next().expect("it was started");
     send(second, Signal::USR2);
-    served.gateway.wait_stderr("it has been asked", |line| line.starts_with("weir: upgrade: it begins when"));
+    served.gateway.wait_stderr("it has been asked", |line| line.starts_with("weir: upgrade: it waits"));
     send(second, Signal::KILL);
+    eventually("it has ended", DEADLINE, || has_ended(second));
+    served.gateway.signal(Signal::CONT);
     served.gateway.wait_stderr("it has failed", |line| line.starts_with("weir: upgrade failed: "));
     assert_eq!(started(&served.gateway).collect::<Vec<_>>(), [second], "one process serves");
+    run(new_connection_is_served(&served));
+}
+
+#[test]
+fn an_upgrade_that_is_asked_for_too_early_begins_when_the_process_before_has_handed_over() {
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    let served = with_workers(&origin, 2);
+    served.gateway.signal(Signal::USR2);
+    let second = eventually_some("it begins", DEADLINE, || started(&served.gateway).next());
+    served.gateway.signal(Signal::STOP);
+    served.gateway.wait_stderr("it has taken over", |line| line.contains("new connections over HTTP/3"));
+    send(second, Signal::USR2);
+    served.gateway.wait_stderr("it has been asked", |line| line.starts_with("weir: upgrade: it waits"));
+    served.gateway.signal(Signal::CONT);
+    served.gateway.wait_stderr("another serves", |line| line.ends_with(&format!("; process {second} drains")));
     run(new_connection_is_served(&served));
 }
 
@@ -352,37 +377,78 @@ fn clients_of_a_process_that_dies_while_it_drains_are_told_by_the_new_one() {
     gate.open();
 }
 
-/// Checks that a client learns at once that there is no HTTP/3 for it any more.
-async fn new_connection_is_refused(served: &Served) {
-    loop {
+/// Checks that clients learn at once that there is no HTTP/3 for them any more. Their first packets come to any of the workers.
+async fn new_connections_are_refused(served: &Served) {
+    let mut refused = 0;
+    while refused < 12 {
         let connecting = endpoint(&served.authority).connect(served.gateway.tls_addr(), NAME).expect("it is begun");
         match connecting.await.map(|_| ()) {
             // RFC 9000 section 20.1.
-            Err(ConnectionError::ConnectionClosed(closed)) => return assert_eq!(u64::from(closed.error_code), 2),
+            Err(ConnectionError::ConnectionClosed(closed)) => assert_eq!(u64::from(closed.error_code), 2),
             // A worker has not begun to drain.
-            Ok(()) => {}
-            outcome => panic!("{outcome:?}"),
+            Ok(()) if refused == 0 => continue,
+            outcome => panic!("{outcome:?} after {refused}"),
+        }
+        refused += 1;
+    }
+}
+
+/// A file for as many workers, without HTTP/3.
+fn file_without_http3(served: &Served, origin: &Origin, workers: usize) -> String {
+    let more = format!("worker_processes: {workers}\n");
+    file(&served.authority.identity(&[NAME]), origin, &more).replace(", http3: true", "")
+}
+
+/// Drops HTTP/3 by a reload, by an upgrade, or by a reload before an upgrade, while a request waits.
+fn http3_is_dropped(workers: usize, by_reload: bool, by_upgrade: bool) {
+    let gate = Gate::new();
+    let origin = holding(&gate);
+    let served = with_workers(&origin, workers);
+    let without = file_without_http3(&served, &origin, workers);
+    run(async {
+        let held = HeldConnection::begin(&served, &gate, 1).await;
+        match by_reload {
+            true => served.gateway.rewrite(&without),
+            false => served.gateway.replace_file(&without),
+        }
+        if by_upgrade {
+            upgrade(&served.gateway);
+        }
+        new_connections_are_refused(&served).await;
+        gate.open();
+        held.ends_well().await;
+    });
+}
+
+#[test]
+fn requests_over_http3_are_served_and_new_connections_are_refused_when_a_file_drops_it() {
+    for workers in [1, 2] {
+        for (by_reload, by_upgrade) in [(true, false), (false, true), (true, true)] {
+            http3_is_dropped(workers, by_reload, by_upgrade);
         }
     }
 }
 
 #[test]
-fn requests_over_http3_are_served_and_new_connections_are_refused_when_a_file_drops_it() {
-    for is_upgrade in [false, true] {
+fn a_process_before_the_last_refuses_new_connections_where_the_newest_serves_none() {
+    for by_reload in [false, true] {
         let gate = Gate::new();
         let origin = holding(&gate);
-        let served = serve(&origin, "");
-        let without = file(&served.authority.identity(&[NAME]), &origin, "").replace(", http3: true", "");
+        let served = with_workers(&origin, 2);
+        let without = file_without_http3(&served, &origin, 2);
         run(async {
             let held = HeldConnection::begin(&served, &gate, 1).await;
-            match is_upgrade {
-                false => served.gateway.rewrite(&without),
-                true => {
+            let second = upgrade(&served.gateway);
+            new_connection_is_served(&served).await;
+            match by_reload {
+                true => served.gateway.rewrite(&without),
+                false => {
                     served.gateway.replace_file(&without);
                     upgrade(&served.gateway);
+                    eventually("it has no connections", DEADLINE, || has_ended(second));
                 }
             }
-            new_connection_is_refused(&served).await;
+            new_connections_are_refused(&served).await;
             gate.open();
             held.ends_well().await;
         });

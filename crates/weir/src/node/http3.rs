@@ -151,7 +151,7 @@ impl Http3Sockets {
 
     /// What the workers need to serve the sockets.
     pub(super) fn share(&self, bound: SocketAddr, group: &SocketGroup) -> QuicShare {
-        QuicShare { group: group.clone(), others: Arc::clone(&self.others), secrets: self.secrets.of_address(bound) }
+        QuicShare::new(group.clone(), Arc::clone(&self.others), self.secrets.of_address(bound))
     }
 
     /// What another process is to get.

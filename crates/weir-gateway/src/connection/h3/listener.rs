@@ -18,6 +18,7 @@ use weir_net::timer::Timer;
 
 use super::connection::H3Connection;
 use super::server::CurrentServer;
+use super::socket_use::SocketUse;
 use super::state::{ConnectionPhase, H3State};
 use super::wakes::WakeList;
 use super::{limits, requests};
@@ -31,9 +32,17 @@ const RETRY_ABOVE: usize = 100;
 #[derive(Clone)]
 pub struct QuicShare {
     /// All of them stay open until no worker needs its own any more.
-    pub group: SocketGroup,
-    pub others: Arc<OtherProcesses>,
-    pub secrets: QuicSecrets,
+    group: SocketGroup,
+    others: Arc<OtherProcesses>,
+    secrets: QuicSecrets,
+    sockets: SocketUse,
+}
+
+impl QuicShare {
+    /// Each worker gets a copy.
+    pub fn new(group: SocketGroup, others: Arc<OtherProcesses>, secrets: QuicSecrets) -> QuicShare {
+        QuicShare { group, others, secrets, sockets: SocketUse::new() }
+    }
 }
 
 impl std::fmt::Debug for QuicShare {
@@ -75,17 +84,18 @@ pub(super) async fn drive(
         was_full: false,
         timer,
         others: Arc::clone(&share.others),
+        sockets: share.sockets,
         worker,
         service,
         most,
     };
     poll_fn(|context| driver.poll(context)).await;
     driver.worker.wheel.remove(&driver.timer);
-    drop((driver, share, guard));
+    drop((driver, share.group, guard));
 }
 
-/// A connection, and when it is looked at at the latest. Its own deadlines move on with each packet: one that has become later is
-/// noticed at the former time.
+/// A connection, and when the driver turns to it at the latest. Its deadlines move on with each packet. The driver keeps the former time
+/// when a deadline becomes later, and finds the new one then.
 struct DrivenConnection {
     connection: Rc<H3Connection>,
     deadline: Option<Instant>,
@@ -97,6 +107,7 @@ struct SocketDriver {
     service: Rc<ServicePhase>,
     most: usize,
     others: Arc<OtherProcesses>,
+    sockets: SocketUse,
     endpoint: QuicEndpoint,
     connections: HashMap<ConnectionHandle, DrivenConnection, RandomState>,
     deadlines: BTreeSet<(Instant, ConnectionHandle)>,
@@ -134,7 +145,8 @@ impl SocketDriver {
         if self.endpoint.poll_unsent(context).is_ready() {
             self.wakes.take().into_iter().for_each(|handle| self.drive(context, now, handle));
         }
-        if self.phase != WorkerPhase::Serving && self.connections.is_empty() || self.phase == WorkerPhase::Stopping {
+        let has_drained = self.phase != WorkerPhase::Serving && self.connections.is_empty();
+        if self.phase == WorkerPhase::Stopping || has_drained && self.sockets.poll_end(context).is_ready() {
             return Poll::Ready(());
         }
         self.wait(context);

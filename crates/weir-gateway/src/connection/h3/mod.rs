@@ -6,6 +6,7 @@ mod listener;
 mod requests;
 mod server;
 mod slot;
+mod socket_use;
 mod state;
 mod stream;
 #[cfg(test)]

@@ -152,11 +152,8 @@ impl SimulatedServer {
         let context = Rc::new(WorkerContext::new(clock, metrics.worker(0), None));
         let worker = Rc::new(Worker::new(0, context, pools, current, Arc::new(ClientConnections::new(1000))));
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        let share = QuicShare {
-            group: SocketGroup::bind(nowhere, 1, ProcessTag(1)).expect("a free port"),
-            others: Arc::new(OtherProcesses::default()),
-            secrets: QuicSecrets::new(),
-        };
+        let group = SocketGroup::bind(nowhere, 1, ProcessTag(1)).expect("a free port");
+        let share = QuicShare::new(group, Arc::new(OtherProcesses::default()), QuicSecrets::new());
         let service = worker.lifecycle.begin_service(ListenerId(1));
         let driver =
             tokio::task::spawn_local(drive(Rc::clone(&worker), Box::new(network.gateway()), share, service, 1000));
