@@ -1,5 +1,6 @@
 //! Clients by other people's libraries: `quinn` for QUIC and `h3` for the frames and QPACK above it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -59,38 +60,63 @@ pub(super) struct SimulatedClient {
     endpoint: quinn::Endpoint,
     quic: quinn::Connection,
     sender: Sender,
+    /// The gateway has been told to leave: only then it may reject requests.
+    drains: Arc<AtomicBool>,
+}
+
+/// Why a request has failed.
+enum RequestFailure {
+    /// Before the response has begun.
+    Early(StreamError),
+    Late(StreamError),
 }
 
 impl SimulatedClient {
-    /// `None` if the gateway does not take the connection.
-    pub(super) async fn connect(link: Arc<ClientLink>, seed: u64) -> Option<SimulatedClient> {
+    /// `None` if the gateway does not take the connection, because it drains.
+    pub(super) async fn connect(link: Arc<ClientLink>, seed: u64, drains: Arc<AtomicBool>) -> Option<SimulatedClient> {
+        let client = SimulatedClient::try_connect(link, seed, Arc::clone(&drains)).await;
+        assert!(
+            client.is_some() || drains.load(Ordering::Relaxed),
+            "a connection is refused, and the gateway does not leave"
+        );
+        client
+    }
+
+    async fn try_connect(link: Arc<ClientLink>, seed: u64, drains: Arc<AtomicBool>) -> Option<SimulatedClient> {
         let mut config = EndpointConfig::default();
-        config.rng_seed(Some([seed as u8; 32]));
+        let mut rng_seed = [0; 32];
+        rng_seed[..8].copy_from_slice(&seed.to_be_bytes());
+        rng_seed[8] = link.index() as u8;
+        config.rng_seed(Some(rng_seed));
         let endpoint = quinn::Endpoint::new_with_abstract_socket(config, None, link, Arc::new(TokioRuntime));
         let endpoint = endpoint.expect("it has an address");
         let mut transport = TransportConfig::default();
         transport.max_idle_timeout(IdleTimeout::try_from(PATIENCE).ok());
+        // If the only packet from a new address is lost, the gateway does not know the address, and a client that just waits gets nothing.
+        transport.keep_alive_interval(Some(PATIENCE / 8));
         let mut config = ClientConfig::new(Arc::clone(&TLS) as _);
         config.transport_config(Arc::new(transport));
         let connecting = endpoint.connect_with(config, GATEWAY, NAME).expect("it is begun");
         let quic = connecting.await.ok()?;
         let (mut driver, sender) = h3::client::new(h3_quinn::Connection::new(quic.clone())).await.ok()?;
         tokio::spawn(async move { std::future::poll_fn(|context| driver.poll_close(context)).await });
-        Some(SimulatedClient { endpoint, quic, sender })
+        Some(SimulatedClient { endpoint, quic, sender, drains })
     }
 
     /// Sends a request, and receives its response.
     pub(super) fn begin(&self, planned: PlannedRequest) -> tokio::task::JoinHandle<RequestOutcome> {
         let mut sender = self.sender.clone();
-        let quic = self.quic.clone();
+        let (quic, drains) = (self.quic.clone(), Arc::clone(&self.drains));
         tokio::spawn(async move {
             tokio::time::sleep(planned.begins_after).await;
+            let drains = || drains.load(Ordering::Relaxed);
             match planned.run(&mut sender).await {
                 Ok(outcome) => outcome,
-                Err(StreamError::RemoteClosing { .. }) => RequestOutcome::Rejected,
-                Err(StreamError::RemoteTerminate { code: Code::H3_REQUEST_REJECTED, .. }) => RequestOutcome::Rejected,
-                Err(error) if error.is_h3_no_error() => RequestOutcome::Rejected,
-                Err(error) => panic!("{planned:?}: {error}; {:?}", quic.close_reason()),
+                Err(RequestFailure::Early(error)) if is_rejection(&error) && drains() => RequestOutcome::Rejected,
+                Err(RequestFailure::Early(error)) => panic!("{planned:?}: {error}; {:?}", quic.close_reason()),
+                Err(RequestFailure::Late(error)) => {
+                    panic!("{planned:?}: in the response: {error}; {:?}", quic.close_reason())
+                }
             }
         })
     }
@@ -102,13 +128,21 @@ impl SimulatedClient {
     }
 }
 
+fn is_rejection(error: &StreamError) -> bool {
+    match error {
+        StreamError::RemoteClosing { .. } => true,
+        StreamError::RemoteTerminate { code, .. } => *code == Code::H3_REQUEST_REJECTED,
+        error => error.is_h3_no_error(),
+    }
+}
+
 impl PlannedRequest {
-    async fn run(self, sender: &mut Sender) -> Result<RequestOutcome, StreamError> {
+    async fn run(self, sender: &mut Sender) -> Result<RequestOutcome, RequestFailure> {
         let early = if self.is_early { "early/" } else { "" };
         let method = if self.upload > 0 { "POST" } else { "GET" };
         let uri = format!("https://{NAME}/{early}{}", self.download);
         let request = Request::builder().method(method).uri(uri).body(()).expect("a request");
-        let (mut sending, mut receiving) = sender.send_request(request).await?.split();
+        let (mut sending, mut receiving) = sender.send_request(request).await.map_err(RequestFailure::Early)?.split();
         let upload = async {
             for from in (0..self.upload).step_by(PIECE) {
                 // The gateway may not need the rest (RFC 9114 §4.1).
@@ -119,18 +153,19 @@ impl PlannedRequest {
             sending.finish().await.is_ok() || self.is_early
         };
         let download = async move {
-            let response = receiving.recv_response().await?;
+            let response = receiving.recv_response().await.map_err(RequestFailure::Early)?;
             assert_eq!(response.status(), 200, "{self:?}");
             let received = response.headers().get("x-received").map(|value| value.as_bytes().to_vec());
             let mut sum = Sum::default();
-            while let Some(mut piece) = receiving.recv_data().await? {
+            while let Some(mut piece) = receiving.recv_data().await.map_err(RequestFailure::Late)? {
                 sum.add(&piece.copy_to_bytes(piece.remaining()));
                 if self.cancelled_after.is_some_and(|most| sum.length >= most) {
                     // Dropped, the stream says that it takes no more.
                     return Ok(None);
                 }
             }
-            let trailers = receiving.recv_trailers().await?.expect("the response has trailers");
+            let trailers = receiving.recv_trailers().await.map_err(RequestFailure::Late)?;
+            let trailers = trailers.expect("the response has trailers");
             assert_eq!(trailers["x-sent"], self.download.to_string(), "{self:?}");
             Ok(Some((received, sum)))
         };

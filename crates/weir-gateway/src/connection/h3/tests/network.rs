@@ -1,10 +1,10 @@
 //! A network between clients and the gateway that exists in memory only, and loses, delays, duplicates, reorders and damages datagrams.
-//! What becomes of each follows from a seed. Its time is that of the runtime, which is paused: nothing waits in earnest.
+//! Its time is that of the runtime, which is paused: nothing waits in earnest.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::io::{self, IoSliceMut};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -15,7 +15,7 @@ use weir_net::quic::{EcnCodepoint, QuicLink, RecvMeta, Transmit};
 use weir_proto::h3::varint;
 
 /// The address of the gateway.
-pub(super) const GATEWAY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1)), 443);
+pub(super) const GATEWAY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1)), 443);
 
 /// RFC 9000 §8.1: so many times what a client has sent may be sent to it before its address is proven.
 const AMPLIFICATION: u64 = 3;
@@ -48,6 +48,8 @@ const LONGEST_QUEUE: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Datagram {
     from: SocketAddr,
+    /// Proves that the client receives at the address which it comes from.
+    is_proof: bool,
     ecn: Option<EcnCodepoint>,
     bytes: Vec<u8>,
 }
@@ -123,6 +125,8 @@ struct ClientPlace {
     addr: SocketAddr,
     inbox: Inbox,
     sent: u64,
+    /// It had another address before.
+    has_moved: bool,
     /// The gateway has sent packets that only an established connection has.
     is_established: bool,
     /// Nothing reaches it any more, and nothing of it arrives.
@@ -212,11 +216,14 @@ impl NetworkState {
         if place.is_established && moves_after.is_some_and(|most| place.sent.is_multiple_of(most)) {
             self.places.remove(&place.addr);
             place.addr.set_port(place.addr.port() + 1);
+            place.has_moved = true;
             self.places.insert(place.addr, index);
             self.counts.moved += 1;
         }
         let from = place.addr;
-        self.send(Towards::Gateway, Datagram { from, ecn, bytes: bytes.to_vec() });
+        // Only first addresses are judged: `quinn-proto` sends a whole datagram to a new one that has sent fewer bytes.
+        let is_proof = place.has_moved || proves_address(bytes);
+        self.send(Towards::Gateway, Datagram { from, is_proof, ecn, bytes: bytes.to_vec() });
     }
 
     fn from_gateway(&mut self, to: SocketAddr, ecn: Option<EcnCodepoint>, bytes: &[u8]) {
@@ -237,7 +244,7 @@ impl NetworkState {
             return;
         }
         place.is_established |= bytes[0] & 0x80 == 0;
-        self.send(Towards::Client(index), Datagram { from: GATEWAY, ecn, bytes: bytes.to_vec() });
+        self.send(Towards::Client(index), Datagram { from: GATEWAY, is_proof: false, ecn, bytes: bytes.to_vec() });
     }
 }
 
@@ -300,7 +307,8 @@ impl SimulatedNetwork {
         let addr = SocketAddr::from(([192, 0, 2, 1 + index as u8], 1024));
         state.places.insert(addr, index);
         let inbox = Inbox::default();
-        state.clients.push(ClientPlace { addr, inbox, sent: 0, is_established: false, is_gone: false });
+        let place = ClientPlace { addr, inbox, sent: 0, has_moved: false, is_established: false, is_gone: false };
+        state.clients.push(place);
         ClientLink { network: self.clone(), index }
     }
 
@@ -335,7 +343,7 @@ impl QuicLink for GatewayLink {
         for datagram in &due {
             let account = state.accounts.entry(datagram.from).or_default();
             account.received += datagram.bytes.len() as u64;
-            account.is_proven |= proves_address(&datagram.bytes);
+            account.is_proven |= datagram.is_proof;
         }
         Poll::Ready(Ok(fill(&due, buffers, |index, of| meta[index] = of)))
     }
@@ -370,6 +378,10 @@ pub(super) struct ClientLink {
 }
 
 impl ClientLink {
+    pub(super) fn index(&self) -> usize {
+        self.index
+    }
+
     /// The network loses everything from and to this client from now on.
     pub(super) fn vanish(&self) {
         self.network.state().clients[self.index].is_gone = true;
