@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use quinn::{ConnectionError, TransportConfig, VarInt};
-use weir_testkit::{Answer, DEADLINE, Origin, Request};
+use weir_testkit::{Answer, DEADLINE, Origin, Request, eventually, is_full};
 
 use crate::client::{NAME, Sender, ask, client, client_config, connect, endpoint, request, run_within};
-use crate::malformed::{EXCESSIVE_LOAD, GET_FRAME};
+use crate::malformed::{EXCESSIVE_LOAD, GET, headers};
 use crate::{Served, serve};
 
 const MIB: u64 = 1 << 20;
@@ -16,9 +16,9 @@ const REQUEST_CANCELLED: u32 = 0x10c;
 
 /// Opens requests and resets them until the connection has ended; returns how many.
 async fn open_and_reset(quic: &quinn::Connection) -> u64 {
-    let mut count = 0;
+    let (mut count, get) = (0, headers(GET));
     while let Ok((mut send, _receive)) = quic.open_bi().await {
-        if send.write_all(GET_FRAME).await.is_err() {
+        if send.write_all(&get).await.is_err() {
             break;
         }
         // It fails only when the connection has ended.
@@ -91,8 +91,10 @@ fn clients_that_take_nothing_of_large_responses_cost_a_bounded_amount_of_memory(
                 stream.finish().await.expect("it ends");
                 open.push(stream);
             }
-            connections.push(quic);
+            connections.push((sender, quic));
         }
+        let all = (CONNECTIONS * REQUESTS) as usize;
+        eventually("all requests are sent on", DEADLINE, || origin.requests().len() >= all);
         // What the requests may hold is held once another client has its answers.
         let (mut sender, _quic) = client(&served.authority, served.gateway.tls_addr()).await;
         for _ in 0..20 {
@@ -117,11 +119,13 @@ async fn slowest(sender: &mut Sender) -> Duration {
     times[times.len() * 99 / 100]
 }
 
-/// What a flood may add to the slowest of a hundred requests of others, on a machine that has other things to do as well.
+/// What a flood may add to the slowest of a hundred requests of others, beside a factor of 2. Only the full tests check this, since they
+/// run on a machine that does nothing else.
 const MOST_DELAY: Duration = Duration::from_millis(10);
 
-/// Checks that the requests of another client take no longer while `flood` runs, until it is over: in one of a few attempts.
-fn others_wait_no_longer(served: &Served, flood: impl Fn(&AtomicBool) + Sync) {
+/// Checks that the requests of another client are served while `flood` runs, until it is over: in full tests within [`MOST_DELAY`], in one
+/// of a few attempts.
+fn others_are_served_beside(served: &Served, flood: impl Fn(&AtomicBool) + Sync) {
     let mut seen = Vec::new();
     let is_fine = (0..5).any(|_| {
         let is_over = AtomicBool::new(false);
@@ -141,16 +145,16 @@ fn others_wait_no_longer(served: &Served, flood: impl Fn(&AtomicBool) + Sync) {
         });
         println!("99 of 100 requests within {quiet:?}, and within {beside:?} beside a flood");
         seen.push((quiet, beside));
-        beside < 2 * quiet + MOST_DELAY
+        !is_full() || beside < 2 * quiet + MOST_DELAY
     });
     assert!(is_fine, "without and with a flood: {seen:?}");
 }
 
 #[test]
-fn others_wait_no_longer_beside_requests_that_are_reset() {
+fn others_are_served_beside_requests_that_are_reset() {
     let origin = Origin::serving(|_| Answer::ok("ok"));
     let served = serve(&origin, "");
-    others_wait_no_longer(&served, |is_over| {
+    others_are_served_beside(&served, |is_over| {
         run_within(DEADLINE * 3, async {
             while !is_over.load(Ordering::Relaxed) {
                 let quic = connect(&served.authority, served.gateway.tls_addr()).await;
@@ -167,10 +171,10 @@ fn others_wait_no_longer_beside_requests_that_are_reset() {
 }
 
 #[test]
-fn others_wait_no_longer_beside_windows_that_are_opened_by_a_few_bytes() {
+fn others_are_served_beside_windows_that_are_opened_by_a_few_bytes() {
     let origin = Origin::serving(large_or_small);
     let served = serve(&origin, "");
-    others_wait_no_longer(&served, |is_over| {
+    others_are_served_beside(&served, |is_over| {
         run_within(DEADLINE * 3, async {
             let (mut sender, _quic) = with_small_windows(&served, 256).await;
             let mut stream = sender.send_request(request("GET", "/large")).await.expect("it is sent");

@@ -39,16 +39,13 @@ const ENCODER_STREAM_ERROR: u64 = 0x201;
 const DECODER_STREAM_ERROR: u64 = 0x202;
 
 /// A HEADERS frame with this section.
-fn headers(section: &[u8]) -> Vec<u8> {
+pub(crate) fn headers(section: &[u8]) -> Vec<u8> {
     let length = section.len() as u16 | 0x4000;
     [&[1][..], &length.to_be_bytes(), section].concat()
 }
 
 /// `:method`, `:scheme`, `:authority` and `:path` of `GET https://a.test/`.
-const GET: &[u8] = b"\x00\x00\xd1\xd7\x50\x06a.test\xc1";
-
-/// The same in its frame.
-pub(crate) const GET_FRAME: &[u8] = b"\x01\x0d\x00\x00\xd1\xd7\x50\x06a.test\xc1";
+pub(crate) const GET: &[u8] = b"\x00\x00\xd1\xd7\x50\x06a.test\xc1";
 
 /// A field with a literal name.
 fn field(name: &str, value: &str) -> Vec<u8> {
