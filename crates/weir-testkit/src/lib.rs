@@ -31,7 +31,7 @@ mod wait;
 mod wire;
 
 pub use attack::{ClientMode, EndOfAttack, most_beside, p99};
-pub use browser::{BROWSER_DEADLINE, BrowserPage, chromium};
+pub use browser::{BROWSER_DEADLINE, BrowserPage, Uses, chromium};
 pub use client::Client;
 pub use dns::Dns;
 pub use gate::Gate;
