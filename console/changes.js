@@ -75,8 +75,9 @@ export async function create(kind, id, value, saved) {
   const entry = await put(kind, (kind.prefix ?? "") + known, value, { "If-None-Match": "*" });
   const made = idOf(entry, kind);
   saved();
-  report(t.created(made), entry, () => attempt(kind, () => call(placeOf(kind, made), { method: "DELETE" }), t.undone(made)));
+  // Before it is told: its page is shown next.
   await refresh(kind.list);
+  report(t.created(made), entry, () => attempt(kind, () => call(placeOf(kind, made), { method: "DELETE" }), t.undone(made)));
   return made;
 }
 
@@ -103,8 +104,9 @@ export async function removeAll(kind, ids) {
     const operations = ids.map((id) => ({ delete: `${kind.list}/${id}` }));
     const { revision: made } = await call("apisix/admin/configs", { method: "PATCH", body: { operations } });
     const text = ids.length === 1 ? t.deleted(ids[0]) : t.deletedMany(ids.length);
-    tell(text, { undo: undoOf(kind, ids, values, made) });
+    // Before it is told: the table is shown next.
     await refresh(kind.list);
+    tell(text, { undo: undoOf(kind, ids, values, made) });
     return true;
   } catch (error) {
     tell(error.message, { tone: "bad" });

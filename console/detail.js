@@ -80,7 +80,6 @@ class Page {
       if (undone.value !== before && undone.value.list === this.#kind.list) queueMicrotask(() => this.#again());
     }));
     for (const list of referenced(this.#schema)) refresh(list);
-    if (this.#id === null) requestAnimationFrame(() => focusFirst());
   }
 
   async #read() {
@@ -109,6 +108,10 @@ class Page {
     this.#theirs.value = null;
     this.#refused.value = null;
     this.#answer.value = { diagnostics: [], warnings: [] };
+  }
+
+  shown() {
+    if (this.#id === null) focusFirst();
   }
 
   close() {
@@ -227,7 +230,7 @@ class Page {
     const tab = (name) => ({ run: () => setQuery({ tab: name }), label: { form: t.keys.edit, json: t.keys.text, history: t.keys.history }[name] });
     const edit = () => {
       setQuery({ tab: "" });
-      requestAnimationFrame(focusFirst);
+      focusFirst();
     };
     return {
       "Ctrl+Enter": { run: this.#save, label: t.keys.save },

@@ -1,6 +1,6 @@
 // The search box of the page. On the screen of a table it filters the table; elsewhere it lists what it has found.
 
-import { href, route, setQuery } from "./router.js";
+import { go, href, route, setQuery } from "./router.js";
 import { KINDS, wordsOf } from "./kinds.js";
 import { refresh, search, table } from "./tables.js";
 import { t } from "./texts.js";
@@ -51,6 +51,25 @@ function leave(box) {
   box.blur();
 }
 
+/** True while a result that was chosen by Enter waits for tables that have not been read: what is pressed meanwhile is for its page. */
+export const isOpening = signal(false);
+
+/** Opens what was chosen. */
+async function openFound(box) {
+  const isUnread = ({ list }) => table(list).peek().rows === undefined;
+  if (KINDS.some(isUnread)) {
+    isOpening.value = true;
+    box.blur();
+    await Promise.all(KINDS.map(({ list }) => refresh(list)));
+  }
+  const one = found.peek()[chosen.peek()];
+  if (one) {
+    go(one.kind.list, one.row.id);
+    leave(box);
+  } else box.focus();
+  isOpening.value = false;
+}
+
 function pressed(event, enter) {
   const box = event.target;
   const { key } = event;
@@ -64,14 +83,10 @@ function pressed(event, enter) {
     chosen.value = (chosen.peek() + (key === "ArrowDown" ? 1 : length - 1)) % length;
     if (onTable.peek()) document.querySelector("weir-table")?.focus();
   } else if (key === "Enter") {
-    const one = found.peek()[chosen.peek()];
-    if (onTable.peek()) {
-      enter?.();
-      box.blur();
-    } else if (one) {
-      location.hash = href(one.kind.list, one.row.id);
-      leave(box);
-    }
+    // A screen that has not come yet gets the key when it has.
+    if (!onTable.peek()) openFound(box);
+    else if (enter?.()) box.blur();
+    else return;
   } else return;
   event.preventDefault();
   event.stopPropagation();

@@ -41,7 +41,7 @@ export function historyOf(key) {
   };
   const rollback = async () => {
     const number = chosen.peek();
-    if (number === null || !back.data?.changes?.length) return;
+    if (number === null || back.busy || !back.data?.changes?.length) return;
     const before = list.data?.revision;
     try {
       await call(`apisix/admin/history/${number}/rollback`, { method: "POST" });
@@ -81,8 +81,9 @@ export function historyOf(key) {
       ${one.data.changes.filter((change) => !key || change.key === key).map(changeView)}` : waiting(4)}`;
 
   const preview = () => {
+    if (back.busy) return waiting(2);
     if (back.error) return problem(back.error);
-    if (!back.data || back.busy) return nothing;
+    if (!back.data) return nothing;
     return html`<section class="rollback"><h2>${t.historyOf.preview(chosen.value)}</h2>
       ${back.data.changes.length ? html`<button class="main" @click=${rollback}>${t.historyOf.rollback}</button>${back.data.changes.map(changeView)}`
         : html`<p class="muted">${t.historyOf.nothingToDo}</p>`}</section>`;

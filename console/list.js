@@ -92,8 +92,8 @@ export function open(kind) {
       x: { run: () => own()?.toggle(own().current), label: t.keys.select },
       Delete: { run: removeSelected, label: t.keys.remove },
     }),
-    /** Enter in the search box opens the first row. */
-    enter: () => own()?.shown[0] && show(own().shown[0]),
+    /** Enter in the search box opens the first row. Returns whether there is one. */
+    enter: () => Boolean(own()?.shown[0] && (show(own().shown[0]), true)),
     close: follow,
     feature: has("table"),
   };

@@ -2,8 +2,8 @@
 
 import { isBack, resume, session } from "./api.js";
 import { forgetDraft } from "./drafts.js";
-import { focusSearch } from "./find.js";
-import { register, screenKeys } from "./keys.js";
+import { focusSearch, isOpening } from "./find.js";
+import { awaits, forgetKept, register, screenKeys } from "./keys.js";
 import { startLive, stopLive } from "./live.js";
 import { endLogIn, loginPage } from "./login.js";
 import { undo } from "./notices.js";
@@ -11,7 +11,7 @@ import { problem } from "./parts.js";
 import { go, route } from "./router.js";
 import { forgetSchemas } from "./schemas.js";
 import { MENU, open } from "./screens.js";
-import { newHref, shell, showHelp } from "./shell.js";
+import { newPlace, shell, showHelp } from "./shell.js";
 import { forget } from "./tables.js";
 import { t } from "./texts.js";
 import { effect, nothing, render, signal, untracked } from "./vendor/ui.js";
@@ -40,6 +40,7 @@ async function follow() {
     screen.value = opened;
     document.title = `${opened.title} · ${t.name}`;
     document.getElementById("content")?.scrollTo(0, 0);
+    opened.shown?.();
   } catch (error) {
     failed.value = error;
   }
@@ -56,7 +57,7 @@ register({
   "/": { run: focusSearch, label: t.keys.search },
   "?": { run: showHelp, label: t.keys.help },
   u: { run: undo, label: t.keys.undo },
-  n: { run: () => (location.hash = newHref()), label: t.keys.new_ },
+  n: { run: () => go(...newPlace()), label: t.keys.new_ },
   ...Object.fromEntries(MENU.map((entry) => [`g ${entry.go}`, { run: () => go(...entry.path), label: t.keys.goTo(entry.title) }])),
 });
 
@@ -71,7 +72,13 @@ effect(() => {
     forgetDraft();
   }
 });
-effect(() => render(draw(), document.getElementById("app")));
+effect(() => {
+  const app = document.getElementById("app");
+  render(draw(), app);
+  const isUsed = session.value && !failed.value;
+  if (!isUsed) forgetKept();
+  awaits(!isUsed ? null : !screen.value || isOpening.value ? "screen" : app.querySelector("#content .waiting") ? "data" : null);
+});
 
 (isBack() ? endLogIn() : resume()).catch((error) => {
   if (error.status !== 401) failed.value = error;

@@ -15,8 +15,15 @@ function decode(text) {
   }
 }
 
-export const route = signal(parse(location.hash));
-addEventListener("hashchange", () => (route.value = parse(location.hash)));
+let shown = location.hash;
+export const route = signal(parse(shown));
+addEventListener("hashchange", follow);
+
+function follow() {
+  if (location.hash === shown) return;
+  shown = location.hash;
+  route.value = parse(shown);
+}
 
 /** The link to a place: `href("routes", "a/b", {tab: "json"})`. Members of the query that are empty are left out. */
 export function href(...parts) {
@@ -26,9 +33,10 @@ export function href(...parts) {
   return `#/${parts.map(encodeURIComponent).join("/")}${text}`;
 }
 
-/** Goes to a place, which the browser's back button leaves again. */
+/** Goes to a place, which the browser's back button leaves again. The next key that is pressed is one for that place. */
 export function go(...parts) {
   location.hash = href(...parts);
+  follow();
 }
 
 /** Changes the query of this place, with an entry in the browser's history if `push` is true. */
@@ -36,8 +44,6 @@ export function setQuery(changes, push = false) {
   const here = route.peek();
   const next = href(...here.path, { ...here.query, ...changes });
   if (push) location.hash = next;
-  else {
-    history.replaceState(null, "", next);
-    route.value = parse(next);
-  }
+  else history.replaceState(null, "", next);
+  follow();
 }

@@ -28,7 +28,7 @@ export const shell = (screen, place) => html`
     <a class="brand" href="#/overview" aria-label=${`${t.name}: ${t.screens.overview}`}><img src="icon.svg" alt="" width="20" height="20"><b>${t.name}</b></a>
     ${searchBox(screen?.enter)}
     <span class="grow"></span>
-    ${mayChange() ? html`<a class="button quiet new" href=${newHref()} title=${newTitle()} aria-label=${newTitle()}>+</a>` : nothing}
+    ${mayChange() ? html`<a class="button quiet new" href=${href(...newPlace())} title=${newTitle()} aria-label=${newTitle()}>+</a>` : nothing}
     ${size() ? html`<a class="button" href=${href("draft")}>${t.inDraft(size())}</a>` : nothing}
     ${mayChange() ? nothing : badge(session.value.mode === "file" ? t.fileMode : t.readOnly)}
     <span class="state" title=${frame.value ? t.live : t.paused}><i class=${frame.value ? "dot good" : "dot"}></i>
@@ -50,7 +50,7 @@ const newKind = () => {
   const [first, second] = route.value.path;
   return MENU.find((entry) => entry.kind && [first, second].includes(entry.path[0]))?.kind ?? MENU.find((entry) => entry.kind).kind;
 };
-export const newHref = () => href("new", newKind().list);
+export const newPlace = () => ["new", newKind().list];
 const newTitle = () => `${t.newOne(wordsOf(newKind()).one)} (n)`;
 
 function focusContent(event) {

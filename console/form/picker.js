@@ -9,7 +9,7 @@ const opened = signal(null);
 
 export function openPicker(id) {
   opened.value = { id, text: "", chosen: 0 };
-  requestAnimationFrame(() => document.getElementById(`${id}-search`)?.focus());
+  document.getElementById(`${id}-search`)?.focus();
 }
 
 function close(id) {

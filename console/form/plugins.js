@@ -18,8 +18,17 @@ export function pluginsControl({ value, path, id }, context) {
     ${picker({
       id: "add-plugin", label: t.addPlugin, key: "p", search: t.findPlugin,
       options: absent.map(([name, plugin]) => ({ name, about: plugin.schema?.description ?? "" })),
-      onPick: (name) => context.set([...path, name], STARTS[name] ?? {}),
+      onPick: (name) => {
+        context.set([...path, name], STARTS[name] ?? {});
+        focusCard(name);
+      },
     })}</div>`;
+}
+
+/** The first field of a plugin; its switch, if it has none. */
+function focusCard(name) {
+  const own = document.querySelector(`.card[aria-label="${CSS.escape(name)}"]`);
+  (own?.querySelector(":scope > .members :is(input, select, textarea)") ?? own?.querySelector("header input"))?.focus();
 }
 
 function card(name, value, path, context) {

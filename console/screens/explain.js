@@ -52,7 +52,6 @@ export function open() {
       answer.load();
     });
   });
-  requestAnimationFrame(() => document.getElementById("explain-url")?.focus());
 
   const fields = () => {
     const { url = "", method = "GET", headers = "", from = "" } = route.value.query;
@@ -82,6 +81,7 @@ export function open() {
 
   return {
     title: t.screens.explain,
+    shown: () => document.getElementById("explain-url")?.focus(),
     view: () => [heading(t.screens.explain, nothing, html`<p class="muted">${t.explain.about}</p>`), fields(), body()],
     keys: () => ({ "Ctrl+Enter": { run: ask, label: t.explain.button }, s: { run: send, label: t.keys.send } }),
     close: () => (follow(), answer.close(), trace.close()),
