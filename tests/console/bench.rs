@@ -1,10 +1,15 @@
 //! A gateway with some resources, and a page of the console that is logged in.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
 
-use serde_json::{Map, Value};
-use weir_testkit::{Answer, BrowserPage, Gateway, Origin, Program, TempDir, free_port, skipped};
+use serde_json::{Value, json};
+use weir_testkit::{
+    Answer, Authority, BrowserPage, DEADLINE, Gateway, Identity, KeyKind, Origin, Program, TempDir, eventually_some,
+    free_port, skipped,
+};
 
 use crate::api::{self, Api};
 
@@ -44,11 +49,47 @@ pub(crate) struct Bench {
     has_draft: bool,
 }
 
-/// An etcd, and another node that has its resources there.
-pub(crate) struct OtherNode {
-    pub other: Gateway,
-    _etcd: Program,
-    _data: [TempDir; 3],
+/// Where a node has its resources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Store {
+    Embedded,
+    /// With another node.
+    Etcd,
+    Files,
+}
+
+/// What a node needs beside it, until its page is closed.
+#[derive(Default)]
+pub(crate) struct Company {
+    /// Another node that has its resources in the same etcd.
+    pub other: Option<Gateway>,
+    _etcd: Option<Program>,
+    _data: Vec<TempDir>,
+}
+
+impl Store {
+    /// The beginning of a node's file, and what it needs; lists of resources may follow if they are in the file. `None`, with a line that
+    /// reports the test as skipped, if something is not installed.
+    #[track_caller]
+    pub(crate) fn file(self) -> Option<(String, Company)> {
+        let mut company = Company::default();
+        let file = match self {
+            Store::Embedded => api::file(),
+            Store::Files => api::file().replace("admin:\n", "admin:\n  store: file\n  draft: write\n"),
+            Store::Etcd => {
+                let mut etcd = Program::find("etcd")?;
+                let data = TempDir::in_memory();
+                let [client, peer] = [(); 2].map(|()| format!("http://127.0.0.1:{}", free_port()));
+                etcd.args(["--name", "one", "--listen-client-urls", &client, "--advertise-client-urls", &client]);
+                etcd.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+                etcd.args(["--initial-cluster", &format!("one={peer}")]).arg("--data-dir").arg(data.join("data"));
+                company._etcd = Some(Program::start(etcd, TempDir::new()));
+                company._data.push(data);
+                format!("{}store: {{ etcd: {{ hosts: [\"{client}\"] }} }}\n", api::file())
+            }
+        };
+        Some((file, company))
+    }
 }
 
 impl Bench {
@@ -56,62 +97,39 @@ impl Bench {
     #[track_caller]
     pub(crate) fn start() -> Option<Bench> {
         let bench = Bench::logged_out(&api::file())?;
-        bench.fill();
+        bench.fill(&resources(&bench.origin));
         bench.log_in(api::ADMIN);
         Some(bench)
     }
 
-    /// The same with the resources in an etcd, which another node shares.
+    /// A page of a node with these resources, given the address of the backend, in a store.
     #[track_caller]
-    pub(crate) fn on_etcd() -> Option<(OtherNode, Bench)> {
-        let page = BrowserPage::open()?;
-        let mut etcd = Program::find("etcd")?;
-        let data = [(); 3].map(|()| TempDir::in_memory());
-        let [client, peer] = [(); 2].map(|()| format!("http://127.0.0.1:{}", free_port()));
-        etcd.args(["--name", "one", "--listen-client-urls", &client, "--advertise-client-urls", &client]);
-        etcd.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
-        etcd.args(["--initial-cluster", &format!("one={peer}")]).arg("--data-dir").arg(data[2].join("data"));
-        let etcd = Program::start(etcd, TempDir::new());
-        // A node waits until its store answers.
-        let [gateway, other] = [0, 1].map(|node: usize| {
-            let directory = data[node].path().display();
-            let file =
-                format!("{}data_dir: {directory}\nstore: {{ etcd: {{ hosts: [\"{client}\"] }} }}\n", api::file());
-            Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file)
-        });
-        let bench = Bench::of(page, gateway);
-        bench.fill();
-        bench.log_in(api::ADMIN);
-        Some((OtherNode { other, _etcd: etcd, _data: data }, bench))
-    }
-
-    /// The same with the resources in the file of the gateway, which the console may write.
-    #[track_caller]
-    pub(crate) fn in_files() -> Option<Bench> {
-        let page = BrowserPage::open()?;
+    pub(crate) fn in_store(
+        page: BrowserPage,
+        store: Store,
+        resources: fn(&Origin) -> Vec<(String, Value)>,
+    ) -> Option<(Bench, Company)> {
+        let (mut file, mut company) = store.file()?;
         let origin = backend();
-        let mut lists: Map<String, Value> = Map::new();
-        for (key, value) in RESOURCES {
-            let (list, id) = key.split_once('/').expect("a list and an id");
-            let text = value.replace("ORIGIN", &origin.addr().to_string());
-            let mut value: Value = serde_json::from_str(&text).expect("JSON");
-            if list != "consumers" {
-                value["id"] = id.into();
-            }
-            let items = lists.entry(list).or_insert_with(|| Value::Array(Vec::new()));
-            items.as_array_mut().expect("a list").push(value);
-        }
-        let mut file = api::file().replace("admin:\n", "admin:\n  store: file\n  draft: write\n");
-        for (list, items) in &lists {
-            file += &format!("{list}:\n");
-            for item in items.as_array().expect("a list") {
-                file += &format!("- {item}\n");
+        let resources = resources(&origin);
+        let start = |file: &str| Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(file);
+        match store {
+            Store::Embedded => {}
+            Store::Files => file += &lists(&resources),
+            Store::Etcd => {
+                let [one, other] = [(); 2].map(|()| TempDir::in_memory());
+                let of_node = |data: &TempDir| format!("{file}data_dir: {}\n", data.path().display());
+                company.other = Some(start(&of_node(&other)));
+                file = of_node(&one);
+                company._data.extend([one, other]);
             }
         }
-        let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file);
-        let bench = Bench { origin, has_draft: true, ..Bench::of(page, gateway) };
+        let bench = Bench { origin, has_draft: store == Store::Files, ..Bench::of(page, start(&file)) };
+        if store != Store::Files {
+            bench.fill(&resources);
+        }
         bench.log_in(api::ADMIN);
-        Some(bench)
+        Some((bench, company))
     }
 
     /// A gateway with this file, and the log-in page of its console.
@@ -130,12 +148,33 @@ impl Bench {
         Bench { page, gateway, origin: backend(), has_draft: false }
     }
 
-    /// Makes the resources.
-    fn fill(&self) {
+    /// Makes resources, in one revision for each hundred of them.
+    pub(crate) fn fill(&self, resources: &[(String, Value)]) {
         let mut admin = Api::of(&self.gateway);
-        for (key, value) in RESOURCES {
-            admin.put(key, &value.replace("ORIGIN", &self.origin.addr().to_string()));
+        for some in resources.chunks(100) {
+            let operations: Vec<Value> =
+                some.iter().map(|(key, value)| json!({ "put": key, "value": value })).collect();
+            let answer = admin.ask("PATCH", "configs", "", &json!({ "operations": operations }).to_string());
+            assert_eq!(answer.status, 200, "{}", answer.text());
         }
+    }
+
+    /// Waits until a place of a resource is this, in use.
+    #[track_caller]
+    pub(crate) fn eventually_is(&self, key: &str, pointer: &str, expected: &Value) {
+        self.put_into_use();
+        eventually_some(&format!("{key}{pointer} is {expected}"), DEADLINE, || {
+            (self.resource(key)?.pointer(pointer)? == expected).then_some(())
+        });
+    }
+
+    pub(crate) fn has_draft(&self) -> bool {
+        self.has_draft
+    }
+
+    /// For a page of [`Bench::of`].
+    pub(crate) fn with_draft(self, has_draft: bool) -> Bench {
+        Bench { has_draft, ..self }
     }
 
     /// Writes what is in the draft, if changes are made in one, and waits until it is served.
@@ -228,6 +267,55 @@ impl Bench {
             .collect();
         assert!(others.is_empty(), "{others:#?}");
     }
+}
+
+/// [`RESOURCES`] with the address of the backend, and a certificate.
+pub(crate) fn resources(origin: &Origin) -> Vec<(String, Value)> {
+    let address = origin.addr().to_string();
+    let read = |text: &str| serde_json::from_str(&text.replace("ORIGIN", &address)).expect("JSON");
+    let mut all: Vec<(String, Value)> = RESOURCES.iter().map(|(key, text)| ((*key).to_owned(), read(text))).collect();
+    let Identity { certificate, key } = certificate(JANUARY_2_2020, FEBRUARY_3_2041);
+    all.push(("ssls/shop-cert".to_owned(), json!({ "snis": [SHOP], "cert": certificate, "key": key })));
+    all
+}
+
+/// 10,000 routes of one upstream.
+pub(crate) fn ten_thousand_routes(_: &Origin) -> Vec<(String, Value)> {
+    let route = |number: usize| {
+        let (uri, host) = (format!("/shop/{number}/*"), format!("h{}.example", number % 50));
+        (format!("routes/r{number}"), json!({ "uri": uri, "host": host, "upstream_id": "u" }))
+    };
+    let upstream = ("upstreams/u".to_owned(), json!({ "nodes": { "127.0.0.1:1": 1 } }));
+    std::iter::once(upstream).chain((0..10_000).map(route)).collect()
+}
+
+const SHOP: &str = "shop.example.com";
+
+/// Days since 1970.
+pub(crate) const JANUARY_2_2020: u64 = 18263;
+pub(crate) const FEBRUARY_3_2041: u64 = 25966;
+
+/// A certificate that is valid from one day to another, at noon.
+pub(crate) fn certificate(from: u64, until: u64) -> Identity {
+    let noon = |day: u64| UNIX_EPOCH + Duration::from_secs(day * 86_400 + 43_200);
+    Authority::of_tests().identity_with(&[SHOP], KeyKind::Ecdsa, |parameters| {
+        parameters.not_before = noon(from).into();
+        parameters.not_after = noon(until).into();
+    })
+}
+
+/// Resources as a file has them.
+fn lists(resources: &[(String, Value)]) -> String {
+    let mut lists: BTreeMap<&str, String> = BTreeMap::new();
+    for (key, value) in resources {
+        let (list, id) = key.split_once('/').expect("a list and an id");
+        let mut value = value.clone();
+        if list != "consumers" {
+            value["id"] = id.into();
+        }
+        *lists.entry(list).or_default() += &format!("- {value}\n");
+    }
+    lists.iter().map(|(list, items)| format!("{list}:\n{items}")).collect()
 }
 
 /// A server for the upstreams, which fails where it is asked for something slow.

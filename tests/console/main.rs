@@ -8,16 +8,19 @@ mod api;
 mod bench;
 mod draft;
 mod environments;
+mod figures;
 mod forms;
 mod hostile;
 #[path = "../hub/peers.rs"]
 #[expect(dead_code, reason = "the tests of the hub use the rest")]
 mod hub_peers;
+mod keys;
 mod lab;
 mod log_in;
 #[path = "../plugins/oidc/server.rs"]
 #[expect(dead_code, reason = "tests of the plugin use the rest")]
 mod oidc_server;
+mod pages;
 mod pictures;
 mod rules;
 mod screens;

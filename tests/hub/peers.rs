@@ -41,7 +41,8 @@ impl HubNode {
         node
     }
 
-    fn beside(hub: &str, rest: &str) -> HubNode {
+    /// The same with an Admin API and routes as `rest` says.
+    pub(crate) fn beside(hub: &str, rest: &str) -> HubNode {
         let usual = "  publish: { anonymous: true, secret: publisher }\n";
         let subscribe = "  subscribe: { callbacks: { allow: [127.0.0.0/8] }, verifications_per_second: 100000 }\n";
         let mut all = hub.to_owned();
