@@ -46,7 +46,7 @@ export function itemsControl({ items, value = [], path, id }, context) {
       <button type="button" class="quiet" aria-label=${t.moveDown(index + 1)} ?disabled=${index === value.length - 1} @click=${() => move(index, 1)}>↓</button>
       <button type="button" class="quiet" aria-label=${t.removeItem(index + 1)} @click=${() => change(value.filter((_, at) => at !== index))}>×</button></div>
       ${context.control({ schema: items, value: item, path: place(index), id: `${id}/${index}`, label: t.item(index + 1) }, context)}</div>`)}
-    <button type="button" @click=${() => context.set(place(value.length), first(items, context.root))}>${t.addItem}</button></div>`;
+    <button type="button" @click=${() => context.set(path, [...value, first(items, context.root)])}>${t.addItem}</button></div>`;
 }
 
 /** What an item begins as. */

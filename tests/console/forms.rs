@@ -1,26 +1,33 @@
 //! Forms: a document that is drawn and touched stays as it was, and each control changes its own place alone.
 
 use serde_json::{Value, json};
+use weir_testkit::scaled;
 
 use crate::api::{self, Api};
 use crate::bench::{Bench, RESOURCES};
 
 const HARNESS: &str = include_str!("forms.js");
 
-/// Runs the harness on documents `{name, schema, value, plugins}`, one after another: the browser answers after each. Returns how many
-/// controls there were.
+/// Runs the harness on documents `{name, schema, value, plugins}`, one after another: the browser answers after each. In place of `value`,
+/// `random` is a number of documents that fit the schema. Returns how many controls and lists there were.
 #[track_caller]
-fn work_on(bench: &Bench, documents: &[Value]) -> u64 {
+fn work_on(bench: &Bench, documents: &[Value]) -> (u64, u64) {
     let mut problems: Vec<String> = Vec::new();
-    let mut controls = 0;
+    let (mut controls, mut lists) = (0, 0);
     for document in documents {
         let outcome = bench.page.evaluate(&format!("{}([{document}])", HARNESS.trim()));
         let found = outcome["problems"].as_array().into_iter().flatten().filter_map(Value::as_str);
         problems.extend(found.map(str::to_owned));
         controls += outcome["controls"].as_u64().expect("a number");
+        lists += outcome["lists"].as_u64().expect("a number");
     }
     assert!(problems.is_empty(), "{} problems:\n{}", problems.len(), problems[..problems.len().min(12)].join("\n"));
-    controls
+    (controls, lists)
+}
+
+/// How many random documents there are of each schema.
+fn random() -> usize {
+    scaled(4, 100)
 }
 
 #[test]
@@ -35,8 +42,31 @@ fn examples_of_all_plugins_survive_their_forms() {
     };
     let documents: Vec<Value> = plugins.iter().map(with_example).collect();
     assert!(documents.len() >= 60, "{} plugins", documents.len());
-    let controls = work_on(&bench, &documents);
-    assert!(controls > 600, "only {controls} controls");
+    let (controls, lists) = work_on(&bench, &documents);
+    assert!(controls > 600 && lists > 20, "only {controls} controls, {lists} lists");
+    bench.check_quiet();
+}
+
+#[test]
+fn random_documents_of_all_schemas_survive_their_forms() {
+    let Some(bench) = Bench::logged_out(&api::file()) else { return };
+    bench.log_in(api::ADMIN);
+    let mut admin = Api::of(&bench.gateway);
+    let plugins = admin.get("plugins?all=true");
+    let mut documents: Vec<Value> = Vec::new();
+    for (name, plugin) in plugins.as_object().expect("a map") {
+        for schema in ["schema", "consumer_schema", "metadata_schema"] {
+            if plugin[schema].is_object() {
+                documents.push(json!({ "name": name, "schema": plugin[schema], "plugins": {}, "random": random() }));
+            }
+        }
+    }
+    for kind in ["route", "service", "upstream", "consumer", "ssl", "plugin_config", "global_rule", "consumer_group"] {
+        let schema = admin.get(&format!("schema/{kind}"));
+        documents.push(json!({ "name": kind, "schema": schema, "plugins": plugins, "random": random() }));
+    }
+    let (controls, lists) = work_on(&bench, &documents);
+    assert!(controls > 1000 && lists > 100, "only {controls} controls, {lists} lists");
     bench.check_quiet();
 }
 
