@@ -1,6 +1,8 @@
 //! Every screen, in light and dark, narrow and wide: no complaint of the browser, no other host, no violation that axe-core finds, no
 //! scrolling to the side.
 
+use serde_json::json;
+
 use crate::api;
 use crate::bench::{Bench, axe};
 
@@ -34,6 +36,48 @@ pub(crate) const SCREENS: &[&str] = &[
     "#/nodes",
     "#/history",
 ];
+
+/// What a screen reader says of what can be used or read as a whole, by role, in the tree that Chromium gives it.
+const NAMED: [&str; 11] = [
+    "grid",
+    "textbox",
+    "searchbox",
+    "combobox",
+    "checkbox",
+    "switch",
+    "button",
+    "link",
+    "listbox",
+    "dialog",
+    "navigation",
+];
+
+#[test]
+fn tables_fields_and_plots_have_names() {
+    let Some(bench) = Bench::start() else { return };
+    bench.page.call("Accessibility.enable", &json!({}));
+    let mut problems = Vec::new();
+    for place in SCREENS {
+        bench.go(place);
+        let tree = bench.page.call("Accessibility.getFullAXTree", &json!({}));
+        let nodes = tree["nodes"].as_array().expect("a tree");
+        assert!(nodes.len() > 20, "{place} has {} nodes", nodes.len());
+        for node in nodes.iter().filter(|node| node["ignored"] != true) {
+            let (role, name) = (node["role"]["value"].as_str().unwrap_or_default(), &node["name"]["value"]);
+            let is_named = name.as_str().is_some_and(|name| !name.trim().is_empty());
+            if NAMED.contains(&role) && !is_named {
+                problems.push(format!("{place}: a {role} without a name: {node}"));
+            }
+        }
+        // What a plot shows is a table beside it.
+        let plots = "[...document.querySelectorAll('weir-plot')].filter((plot) => \
+                     !(plot.getAttribute('aria-label') && plot.parentElement.querySelector('.values table th'))).length";
+        if bench.page.evaluate(plots) != 0 {
+            problems.push(format!("{place}: a plot without a name or a table of values"));
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
 
 fn look_at_all(scheme: &str, width: u32) {
     let (Some(axe), Some(bench)) = (axe(), Bench::start()) else { return };
