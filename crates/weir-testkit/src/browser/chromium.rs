@@ -61,16 +61,11 @@ impl Browser {
             move |message: &str| input.write_all(&[message.as_bytes(), &[0]].concat()).expect("the browser reads");
         let next = move || {
             let mut text = Vec::new();
-            let is_read = output.read_until(0, &mut text).is_ok_and(|length| length > 0);
-            if !is_read {
-                // Reaps it.
-                let _ = child.wait();
-                return None;
-            }
+            output.read_until(0, &mut text).ok().filter(|length| *length > 0)?;
             text.pop_if(|last| *last == 0);
             Some(text)
         };
-        Browser { connection: Connection::new(send, next), _profile: profile }
+        Browser { connection: Connection::new(child, send, next), _profile: profile }
     }
 
     fn call(&self, session: Option<&str>, method: &str, parameters: &Value) -> Result<Value, String> {

@@ -1,6 +1,7 @@
 //! What the protocols of both browsers have in common: calls with an id, their answers, and events of pages in between.
 
 use std::collections::HashMap;
+use std::process::Child;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -19,21 +20,29 @@ struct Received {
     has_ended: bool,
 }
 
+/// Sends a message.
+type Sender = Box<dyn FnMut(&str) + Send>;
+
 pub(super) struct Connection {
-    send: Mutex<Box<dyn FnMut(&str) + Send>>,
+    send: Mutex<Sender>,
     received: Arc<(Mutex<Received>, Condvar)>,
     next_id: AtomicU64,
 }
 
 impl Connection {
-    /// `next` waits for the next message; `None` is the end of the browser.
+    /// To a browser that is this process. `next` waits for the next message; `None` is the end of the browser.
     pub(super) fn new(
+        mut browser: Child,
         send: impl FnMut(&str) + Send + 'static,
         next: impl FnMut() -> Option<Vec<u8>> + Send + 'static,
     ) -> Connection {
         let received = Arc::<(Mutex<Received>, Condvar)>::default();
         let kept = Arc::clone(&received);
-        thread::spawn(move || collect(next, &kept));
+        thread::spawn(move || {
+            collect(next, &kept);
+            // Reaps it.
+            let _ = browser.wait();
+        });
         Connection { send: Mutex::new(Box::new(send)), received, next_id: AtomicU64::new(1) }
     }
 

@@ -68,7 +68,7 @@ impl Browser {
         let WebSocket { mut output, mut input } = WebSocket::connect(port, "/session").expect("Firefox accepts it");
         let send = move |message: &str| write_text(&mut output, message).expect("the browser reads");
         let browser = Browser {
-            connection: Connection::new(send, move || read_text(&mut input)),
+            connection: Connection::new(child, send, move || read_text(&mut input)),
             _until: until,
             _profile: profile,
         };
