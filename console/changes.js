@@ -61,7 +61,8 @@ export async function save(kind, before, value, saved) {
   const back = () => attempt(kind, () => put(kind, id, editable(before.value), ifAt(entry.modifiedIndex)), t.undone(id));
   saved?.(entry);
   report(t.saved(id), entry, kind.hidden ? null : back);
-  await refresh(kind.list);
+  // Not waited for: what was saved can be changed and saved again at once.
+  refresh(kind.list);
 }
 
 /** Makes a resource; one without an id gets one by chance. Returns its id. */

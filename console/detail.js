@@ -24,6 +24,9 @@ import { entry as yamlEntry } from "./yaml.js";
 
 const CHECK_AFTER_MS = 300;
 
+/** What the user has changed in a new resource while it was being created, `{place, document, text}`: its page goes on with that. */
+let changedSince = null;
+
 /** The element of the editor is defined: before that, it would not take its properties. */
 const editorIsReady = signal(false);
 
@@ -53,6 +56,7 @@ class Page {
   #refused = signal(null);
   /** The resource as another user has saved it since this page read it. */
   #theirs = signal(null);
+  #isSaving = false;
   #shown = new Map();
   /** The content that a new resource starts with. The page shows no faults until the user has changed it. */
   #start = null;
@@ -74,6 +78,11 @@ class Page {
   async load() {
     if (this.#id === null) this.#begin(null, this.#kind.start());
     else await this.#read();
+    if (this.#entry.peek() && changedSince?.place === href(this.#kind.list, this.#id)) {
+      this.#document.value = changedSince.document;
+      this.#text.value = changedSince.text;
+    }
+    changedSince = null;
     this.#stop.push(effect(() => this.#checkLater()));
     const before = undone.peek();
     this.#stop.push(effect(() => {
@@ -173,26 +182,43 @@ class Page {
       at.blur();
       at.focus();
     }
-    if (!this.#mayWrite() || this.#text.peek()?.error !== undefined || !this.#isDirty()) return;
-    const value = this.#document.peek();
-    const leave = leavingField();
+    // One at a time: a second one would create another resource.
+    if (this.#isSaving || !this.#mayWrite() || this.#text.peek()?.error !== undefined || !this.#isDirty()) return;
+    this.#isSaving = true;
     try {
-      if (this.#entry.peek() === null) {
-        const made = await create(this.#kind, this.#newId.peek().trim(), value, leave);
-        // A user who has opened another page meanwhile stays on that page.
-        if (!this.#isClosed) go(this.#kind.list, made);
-      } else {
-        await save(this.#kind, this.#entry.peek(), value, (entry) => {
-          leave();
-          this.#begin(entry, editable(entry.value));
-        });
-        this.#history?.load();
-      }
+      await (this.#entry.peek() === null ? this.#create() : this.#replace());
     } catch (error) {
       if (error.status === 412 && this.#entry.peek()) await this.#conflict(error);
       else this.#refuse(error);
+    } finally {
+      this.#isSaving = false;
     }
   };
+
+  async #create() {
+    const [value, text, leave] = [this.#document.peek(), this.#text.peek(), leavingField()];
+    const isSame = () => this.#document.peek() === value && this.#text.peek() === text;
+    const made = await create(this.#kind, this.#newId.peek().trim(), value, () => isSame() && leave());
+    // A user who has opened another page meanwhile stays on that page.
+    if (this.#isClosed) return;
+    if (!isSame()) changedSince = { place: href(this.#kind.list, made), document: this.#document.peek(), text: this.#text.peek() };
+    go(this.#kind.list, made);
+  }
+
+  /** What was saved is the new base; what the user has changed since stays. */
+  async #replace() {
+    const [value, text, leave] = [this.#document.peek(), this.#text.peek(), leavingField()];
+    await save(this.#kind, this.#entry.peek(), value, (entry) => {
+      const [now, nowText] = [this.#document.peek(), this.#text.peek()];
+      const isSame = now === value && nowText === text;
+      if (isSame) leave();
+      this.#begin(entry, editable(entry.value));
+      if (isSame) return;
+      this.#document.value = now;
+      this.#text.value = nowText;
+    });
+    this.#history?.load();
+  }
 
   async #conflict(error) {
     try {
@@ -363,10 +389,11 @@ class Page {
     if (!this.#mayWrite()) return nothing;
     const dirty = this.#isDirty();
     const faulty = this.#answer.value.diagnostics.length;
+    // Not disabled in full: some fields write when they are left, which the press of this button does.
     const words = this.#checking.value ? t.checking : !dirty ? "" : faulty ? t.problems(faulty) : t.noProblems;
     return html`<div class="bar"><span class=${faulty ? "bad" : "muted"} role="status">${words}</span><span class="grow"></span>
       <button ?disabled=${!dirty && this.#id !== null} @click=${this.#discard}>${t.discard}</button>
-      <button class="main" ?disabled=${!dirty || this.#text.value?.error !== undefined} @click=${this.#save}>${this.#id === null ? t.create : t.save} ${key("Ctrl")}${key("↵")}</button></div>`;
+      <button class="main" aria-disabled=${String(!dirty || this.#text.value?.error !== undefined)} @click=${this.#save}>${this.#id === null ? t.create : t.save} ${key("Ctrl")}${key("↵")}</button></div>`;
   }
 }
 

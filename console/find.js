@@ -51,25 +51,6 @@ function leave(box) {
   box.blur();
 }
 
-/** True while a result that was chosen by Enter waits for tables that have not been read: what is pressed meanwhile is for its page. */
-export const isOpening = signal(false);
-
-/** Opens what was chosen. */
-async function openFound(box) {
-  const isUnread = ({ list }) => table(list).peek().rows === undefined;
-  if (KINDS.some(isUnread)) {
-    isOpening.value = true;
-    box.blur();
-    await Promise.all(KINDS.map(({ list }) => refresh(list)));
-  }
-  const one = found.peek()[chosen.peek()];
-  if (one) {
-    go(one.kind.list, one.row.id);
-    leave(box);
-  } else box.focus();
-  isOpening.value = false;
-}
-
 function pressed(event, enter) {
   const box = event.target;
   const { key } = event;
@@ -83,10 +64,14 @@ function pressed(event, enter) {
     chosen.value = (chosen.peek() + (key === "ArrowDown" ? 1 : length - 1)) % length;
     if (onTable.peek()) document.querySelector("weir-table")?.focus();
   } else if (key === "Enter") {
-    // A screen that has not come yet gets the key when it has.
-    if (!onTable.peek()) openFound(box);
-    else if (enter?.()) box.blur();
-    else return;
+    const one = found.peek()[chosen.peek()];
+    if (onTable.peek()) {
+      // Before the table has come there is no row to open.
+      if (enter?.()) box.blur();
+    } else if (one) {
+      go(one.kind.list, one.row.id);
+      leave(box);
+    }
   } else return;
   event.preventDefault();
   event.stopPropagation();

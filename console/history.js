@@ -39,9 +39,10 @@ export function historyOf(key) {
     const next = revisions[Math.max(0, Math.min(revisions.length - 1, at + by))];
     if (next) choose(next.revision);
   };
+  /** Only a difference that is shown is gone back by. */
   const rollback = async () => {
     const number = chosen.peek();
-    if (number === null || back.busy || !back.data?.changes?.length) return;
+    if (number === null || back.busy || back.error || !back.data?.changes?.length) return;
     const before = list.data?.revision;
     try {
       await call(`apisix/admin/history/${number}/rollback`, { method: "POST" });

@@ -2,8 +2,8 @@
 
 import { isBack, resume, session } from "./api.js";
 import { forgetDraft } from "./drafts.js";
-import { focusSearch, isOpening } from "./find.js";
-import { awaits, forgetKept, register, screenKeys } from "./keys.js";
+import { focusSearch } from "./find.js";
+import { isTyping, register, screenKeys } from "./keys.js";
 import { startLive, stopLive } from "./live.js";
 import { endLogIn, loginPage } from "./login.js";
 import { undo } from "./notices.js";
@@ -40,7 +40,8 @@ async function follow() {
     screen.value = opened;
     document.title = `${opened.title} · ${t.name}`;
     document.getElementById("content")?.scrollTo(0, 0);
-    opened.shown?.();
+    // Where a user types already, the focus stays.
+    if (!isTyping()) opened.shown?.();
   } catch (error) {
     failed.value = error;
   }
@@ -56,13 +57,13 @@ function draw() {
 register({
   "/": { run: focusSearch, label: t.keys.search },
   "?": { run: showHelp, label: t.keys.help },
-  u: { run: undo, label: t.keys.undo },
-  n: { run: () => go(...newPlace()), label: t.keys.new_ },
+  u: { run: undo, label: t.keys.undo, needsScreen: true },
+  n: { run: () => go(...newPlace()), label: t.keys.new_, needsScreen: true },
   ...Object.fromEntries(MENU.map((entry) => [`g ${entry.go}`, { run: () => go(...entry.path), label: t.keys.goTo(entry.title) }])),
 });
 
 effect(() => void follow());
-effect(() => (screenKeys.value = screen.value?.keys?.() ?? {}));
+effect(() => (screenKeys.value = screen.value && (screen.value.keys?.() ?? {})));
 effect(() => {
   if (session.value) startLive();
   else {
@@ -72,13 +73,7 @@ effect(() => {
     forgetDraft();
   }
 });
-effect(() => {
-  const app = document.getElementById("app");
-  render(draw(), app);
-  const isUsed = session.value && !failed.value;
-  if (!isUsed) forgetKept();
-  awaits(!isUsed ? null : !screen.value || isOpening.value ? "screen" : app.querySelector("#content .waiting") ? "data" : null);
-});
+effect(() => render(draw(), document.getElementById("app")));
 
 (isBack() ? endLogIn() : resume()).catch((error) => {
   if (error.status !== 401) failed.value = error;
