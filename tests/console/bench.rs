@@ -12,6 +12,7 @@ use weir_testkit::{
 };
 
 use crate::api::{self, Api};
+use crate::hub_peers::Subscriber;
 
 /// Resources of each kind: the key in the Admin API, and the value. `ORIGIN` stands for the address of the backend.
 pub(crate) const RESOURCES: &[(&str, &str)] = &[
@@ -45,6 +46,8 @@ pub(crate) struct Bench {
     pub page: BrowserPage,
     pub gateway: Gateway,
     pub origin: Origin,
+    /// To whom a hub of the node delivers.
+    pub subscriber: Option<Subscriber>,
     /// Whether changes are made in a draft of files.
     has_draft: bool,
 }
@@ -145,7 +148,7 @@ impl Bench {
         let base = format!("http://{}/console/", api::admin_addr(&gateway));
         page.visit(&base);
         page.wait("the page of the log-in", "document.querySelector('#key')");
-        Bench { page, gateway, origin: backend(), has_draft: false }
+        Bench { page, gateway, origin: backend(), subscriber: None, has_draft: false }
     }
 
     /// Makes resources, in one revision for each hundred of them.
@@ -173,8 +176,8 @@ impl Bench {
     }
 
     /// For a page of [`Bench::of`].
-    pub(crate) fn with_draft(self, has_draft: bool) -> Bench {
-        Bench { has_draft, ..self }
+    pub(crate) fn with_hub(self, subscriber: Subscriber, has_draft: bool) -> Bench {
+        Bench { subscriber: Some(subscriber), has_draft, ..self }
     }
 
     /// Writes what is in the draft, if changes are made in one, and waits until it is served.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use weir_testkit::{DEADLINE, Identity, eventually};
 
 use super::Manner::{self, Keys, Pointer};
-use super::{open, open_by_keys, press, replace, search, tab_to, wait_focus};
+use super::{go_by_keys, open, open_by_keys, open_row_by_keys, press, replace, search, tab_to, wait_focus};
 use crate::api::Api;
 use crate::bench::{Bench, certificate};
 
@@ -100,7 +100,8 @@ pub(super) fn add_consumer(bench: &Bench, manner: Manner) {
             bench.page.click(".bar .main");
         }
         Keys => {
-            press(bench, &["g", "c", "n"]);
+            go_by_keys(bench, &["g", "c"]);
+            press(bench, &["n"]);
             wait_focus(bench, "[data-pointer='/username']");
             bench.page.write(name);
             tab_to(bench, field);
@@ -165,6 +166,8 @@ pub(super) fn delete_by_keys(bench: &Bench) {
 }
 
 pub(super) fn undo(bench: &Bench, manner: Manner) {
+    // What is created or deleted leads to another screen.
+    bench.settle("the screen");
     match manner {
         Pointer => bench.page.click(".notice button:first-of-type"),
         Keys => bench.page.press("u"),
@@ -193,7 +196,12 @@ pub(super) fn roll_back(bench: &Bench, manner: Manner) {
             bench.page.wait("the difference", "document.querySelector('.rollback .diff .removed')");
             bench.page.click(".rollback .main");
         }
-        Keys => press(bench, &["g", "h", "j", "j", "Ctrl+Enter"]),
+        Keys => {
+            go_by_keys(bench, &["g", "h"]);
+            press(bench, &["j", "j"]);
+            bench.page.wait("the difference", "document.querySelector('.rollback .diff .removed')");
+            press(bench, &["Ctrl+Enter"]);
+        }
     }
     bench.wait_text("Everything is as it was at revision");
 }
@@ -231,10 +239,9 @@ pub(super) fn rotate_certificate(bench: &Bench, manner: Manner) {
         }
         Keys => {
             let Identity { certificate, key } = certificate(MARCH_4_2021, MAY_6_2040);
-            press(bench, &["g", "t", "/"]);
-            wait_focus(bench, "#search");
-            bench.page.write("shop-cert");
-            press(bench, &["Enter", "e"]);
+            go_by_keys(bench, &["g", "t"]);
+            open_row_by_keys(bench, "shop-cert");
+            press(bench, &["e"]);
             wait_focus(bench, "[data-pointer='/snis']");
             tab_to(bench, CERTIFICATE);
             replace(bench, &certificate);
@@ -268,8 +275,6 @@ pub(super) fn add_endpoint(bench: &Bench, manner: Manner) {
             bench.page.click("#found a[href='#/upstreams/orders']");
             bench.settle("the upstream");
             bench.page.fill(new, endpoint(manner));
-            // The button can be clicked when the field has been left.
-            bench.page.evaluate("document.activeElement.blur()");
         }
         Keys => {
             open_upstream(bench);
@@ -282,10 +287,9 @@ pub(super) fn add_endpoint(bench: &Bench, manner: Manner) {
 
 /// The upstream's form, with the focus in its first field.
 fn open_upstream(bench: &Bench) {
-    press(bench, &["g", "u", "/"]);
-    wait_focus(bench, "#search");
-    bench.page.write("orders");
-    press(bench, &["Enter", "e"]);
+    go_by_keys(bench, &["g", "u"]);
+    open_row_by_keys(bench, "orders");
+    press(bench, &["e"]);
     wait_focus(bench, "[data-pointer='/nodes']");
 }
 
@@ -360,7 +364,9 @@ pub(super) fn limit_all(bench: &Bench, manner: Manner) {
             bench.page.click(".bar .main");
         }
         Keys => {
-            press(bench, &["g", "b", "n", "p"]);
+            go_by_keys(bench, &["g", "b"]);
+            go_by_keys(bench, &["n"]);
+            press(bench, &["p"]);
             wait_focus(bench, "#add-plugin-search");
             bench.page.write("limit-count");
             press(bench, &["Enter"]);

@@ -1,10 +1,11 @@
 //! Tasks that find something.
 
+use serde_json::json;
 use weir_testkit::{BROWSER_DEADLINE, eventually, eventually_some};
 
 use super::Manner::{self, Keys, Pointer};
-use super::{open, open_by_keys, press, search, wait_focus};
-use crate::api::Api;
+use super::{go_by_keys, open, open_by_keys, press, search, wait_focus};
+use crate::api::{self, Api};
 use crate::bench::Bench;
 
 pub(super) fn find(bench: &Bench, manner: Manner) {
@@ -13,6 +14,7 @@ pub(super) fn find(bench: &Bench, manner: Manner) {
         Keys => {
             press(bench, &["/"]);
             bench.page.write("/shop/1057/");
+            bench.page.wait("the result", "document.querySelector('#found-0 b')?.textContent === 'r1057'");
             press(bench, &["Enter"]);
             bench.page.wait("the route", "document.querySelector('#content h1')?.textContent === 'r1057'");
         }
@@ -69,7 +71,10 @@ pub(super) fn watch(bench: &Bench, manner: Manner) {
             bench.settle("live requests");
             bench.page.click(".segments button:nth-child(2)");
         }
-        Keys => press(bench, &["g", "l", "5"]),
+        Keys => {
+            go_by_keys(bench, &["g", "l"]);
+            press(bench, &["5"]);
+        }
     }
     bench.page.wait("it follows", "document.querySelector('#content .actions')?.textContent.includes('Stop')");
 }
@@ -88,6 +93,21 @@ pub(super) fn shows_failures(bench: &Bench, _: Manner) {
     });
 }
 
+/// The last change of this route is by another user than all others of it, and so is that of another route.
+pub(super) fn be_changed_by_others(bench: &Bench) {
+    let route = |uri: &str| format!(r#"{{"uri":"{uri}","upstream_id":"orders"}}"#);
+    let mut admin = Api::of(&bench.gateway);
+    let mut value = admin.get("routes/images")["value"].clone();
+    value["desc"] = json!("changed");
+    for time in ["create_time", "update_time"] {
+        value.as_object_mut().expect("a route").remove(time);
+    }
+    let mut editor = Api::with_key(bench.admin_addr(), api::EDITOR);
+    value["priority"] = json!(value["priority"].as_i64().unwrap_or_default() + 1);
+    editor.put("routes/images", &value.to_string());
+    admin.put("routes/changed-later", &route("/changed-later"));
+}
+
 pub(super) fn last_change(bench: &Bench, manner: Manner) {
     match manner {
         Pointer => {
@@ -99,7 +119,7 @@ pub(super) fn last_change(bench: &Bench, manner: Manner) {
             press(bench, &["h"]);
         }
     }
-    bench.wait_text("by ann");
+    bench.page.wait("the last change", "document.querySelector('.revisions li')?.innerText.includes('by ed')");
 }
 
 pub(super) fn copy_yaml(bench: &Bench, manner: Manner) {
@@ -115,4 +135,24 @@ pub(super) fn copy_yaml(bench: &Bench, manner: Manner) {
         }
     }
     bench.wait_text("Copied");
+}
+
+/// What the page hands to the clipboard is kept, since a page cannot read that of every browser.
+pub(super) fn watch_clipboard(bench: &Bench) {
+    bench.page.evaluate(
+        "(() => {
+            const clipboard = navigator.clipboard;
+            const own = (window.writeClipboard ??= clipboard.writeText.bind(clipboard));
+            window.copied = null;
+            clipboard.writeText = async (text) => (await own(text), (window.copied = text), undefined);
+        })()",
+    );
+}
+
+pub(super) fn is_copied(bench: &Bench, _: Manner) {
+    let copied = bench.page.evaluate("window.copied");
+    let copied = copied.as_str().expect("a text was copied");
+    for part in ["routes:", "/images/*", "shop.example.com"] {
+        assert!(copied.contains(part), "{part} is missing: {copied}");
+    }
 }
