@@ -1,9 +1,10 @@
 //! Texts that try to be more than texts.
 
-use weir_testkit::{BROWSER_DEADLINE, BrowserPage, eventually_some};
+use serde_json::{Value, json};
+use weir_testkit::{BROWSER_DEADLINE, BrowserPage, Identity, eventually_some};
 
 use crate::api::{self, Api};
-use crate::bench::{Bench, Store, resources};
+use crate::bench::{Bench, FEBRUARY_3_2041, JANUARY_2_2020, Store, certificate, resources};
 use crate::screens::SCREENS;
 
 const HOSTILE: &str =
@@ -79,30 +80,82 @@ fn texts_of_requests_stay_texts() {
     bench.check_quiet();
 }
 
+/// Those of [`crate::bench::RESOURCES`], and what they are changed to.
+const SECRETS: [&str; 5] = ["key-of-jack", "a-token", "PRIVATE KEY", "another-key-for-him", "one-more-for-vault"];
+
 /// Neither the page nor its storage has a secret of a resource: not in what is drawn, nor in a field.
 #[test]
 fn secrets_of_resources_are_in_no_page_of_a_viewer() {
     let Some(page) = BrowserPage::open() else { return };
     let Some((bench, _company)) = Bench::in_store(page, Store::Embedded, resources) else { return };
+    // Secrets that have changed have an old value and a new one.
+    let mut admin = Api::of(&bench.gateway);
+    admin.put(
+        "consumers/jack",
+        r#"{"username":"jack","plugins":{"key-auth":{"key":"another-key-for-him"}},"labels":{"tier":"gold"}}"#,
+    );
+    admin.put("secrets/vault/1", r#"{"uri":"http://127.0.0.1:1","prefix":"kv/weir","token":"one-more-for-vault"}"#);
+    let Identity { certificate, key } = certificate(JANUARY_2_2020, FEBRUARY_3_2041);
+    let changed = json!({ "snis": ["shop.example.com"], "cert": certificate, "key": key });
+    admin.put("ssls/shop-cert", &changed.to_string());
     bench.page.click("#menu .who button");
     bench.page.wait("the page of the log-in", "document.querySelector('#key')");
     bench.log_in(api::VIEWER);
     let places = SCREENS.iter().filter(|place| !place.contains("live") && !place.starts_with("#/new"));
-    for place in places.chain(&[
-        "#/ssls/shop-cert",
-        "#/ssls/shop-cert?tab=json",
-        "#/consumers/jack?tab=json",
-        "#/secrets/vault/1",
-    ]) {
+    for place in places {
         bench.go(place);
-        let seen = bench.page.evaluate(
-            "JSON.stringify([document.documentElement.outerHTML, [...document.querySelectorAll('input, textarea')].map((one) => one.value),
-                [...document.querySelectorAll('weir-editor')].map((one) => one.shadowRoot.textContent), { ...localStorage }, { ...sessionStorage }])",
-        );
-        let seen = seen.as_str().expect("a text");
-        for secret in ["key-of-jack", "a-token", "PRIVATE KEY", api::ADMIN, api::VIEWER] {
-            assert!(!seen.contains(secret), "{place} has {secret}");
+        has_no_secret(&bench, place);
+    }
+    // Each shows its resource, and that in all parts of the page: an input, the editor, and elements.
+    for (place, part, shown) in [
+        ("#/ssls/shop-cert", "fields", "shop.example.com"),
+        ("#/ssls/shop-cert?tab=json", "editors", "shop.example.com"),
+        ("#/consumers/jack", "fields", "gold"),
+        ("#/consumers/jack?tab=json", "editors", "jack"),
+        ("#/secrets/vault/1", "fields", "kv/weir"),
+        ("#/secrets/vault/1?tab=json", "editors", "kv/weir"),
+        ("#/consumers", "html", "jack"),
+    ] {
+        bench.go(place);
+        let seen = has_no_secret(&bench, place);
+        assert!(seen[part].to_string().contains(shown), "{place} does not show {shown}: {seen:#}");
+    }
+    // The values that a revision had before and after.
+    for place in
+        ["#/history", "#/ssls/shop-cert?tab=history", "#/consumers/jack?tab=history", "#/secrets/vault/1?tab=history"]
+    {
+        bench.go(place);
+        let revisions = bench.page.evaluate("document.querySelectorAll('.revisions button').length");
+        let revisions = revisions.as_u64().expect("a number");
+        assert!(revisions >= 2, "{place} has {revisions} revisions");
+        for number in 1..=revisions {
+            bench.page.click(&format!(".revisions li:nth-child({number}) button"));
+            // Of a secret that has changed, there is nothing to see.
+            bench.page.wait(
+                "the revision",
+                "(() => {
+                    const chosen = document.querySelector('.revisions [aria-pressed=true] b')?.textContent;
+                    return [...document.querySelectorAll('.revision-detail h2')].some((title) => title.textContent.includes(`Revision ${chosen} `));
+                })()",
+            );
+            bench.settle(place);
+            has_no_secret(&bench, place);
         }
     }
     bench.check_quiet();
+}
+
+/// What a page holds, by part; panics if a secret is in it.
+#[track_caller]
+fn has_no_secret(bench: &Bench, place: &str) -> Value {
+    let seen = bench.page.evaluate(
+        "({ html: document.documentElement.outerHTML, fields: [...document.querySelectorAll('input, textarea')].map((one) => one.value),
+            editors: [...document.querySelectorAll('weir-editor')].map((one) => one.shadowRoot.textContent),
+            storage: JSON.stringify([{ ...localStorage }, { ...sessionStorage }]) })",
+    );
+    let text = seen.to_string();
+    for secret in SECRETS.iter().copied().chain([api::ADMIN, api::VIEWER]) {
+        assert!(!text.contains(secret), "{place} has {secret}");
+    }
+    seen
 }

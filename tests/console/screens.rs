@@ -1,6 +1,8 @@
 //! Every screen, in light and dark, narrow and wide: no complaint of the browser, no other host, no violation that axe-core finds, no
 //! scrolling to the side.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
 use crate::api;
@@ -56,15 +58,20 @@ const NAMED: [&str; 11] = [
 fn tables_fields_and_plots_have_names() {
     let Some(bench) = Bench::start() else { return };
     bench.page.call("Accessibility.enable", &json!({}));
-    let mut problems = Vec::new();
-    for place in SCREENS {
+    let (mut problems, mut met) = (Vec::new(), BTreeSet::new());
+    // A dialog, too.
+    for place in SCREENS.iter().copied().chain(["#/overview?help"]) {
         bench.go(place);
+        if place.ends_with("?help") {
+            bench.page.press("?");
+        }
         let tree = bench.page.call("Accessibility.getFullAXTree", &json!({}));
         let nodes = tree["nodes"].as_array().expect("a tree");
         assert!(nodes.len() > 20, "{place} has {} nodes", nodes.len());
         for node in nodes.iter().filter(|node| node["ignored"] != true) {
             let (role, name) = (node["role"]["value"].as_str().unwrap_or_default(), &node["name"]["value"]);
             let is_named = name.as_str().is_some_and(|name| !name.trim().is_empty());
+            met.extend(NAMED.iter().copied().filter(|named| *named == role));
             if NAMED.contains(&role) && !is_named {
                 problems.push(format!("{place}: a {role} without a name: {node}"));
             }
@@ -75,7 +82,13 @@ fn tables_fields_and_plots_have_names() {
         if bench.page.evaluate(plots) != 0 {
             problems.push(format!("{place}: a plot without a name or a table of values"));
         }
+        let plots = bench.page.evaluate("document.querySelectorAll('weir-plot canvas').length");
+        if place == "#/overview" && plots == 0 {
+            problems.push(format!("{place} has no plot"));
+        }
     }
+    let missing: Vec<&str> = NAMED.into_iter().filter(|role| !met.contains(role)).collect();
+    assert!(missing.is_empty(), "no screen has one of these: {missing:?}");
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 

@@ -190,7 +190,9 @@ impl Driver for FirefoxPage {
 fn plain(value: &Value) -> Value {
     let list = || value["value"].as_array().into_iter().flatten();
     match value["type"].as_str() {
-        Some("string" | "boolean" | "number") => value["value"].clone(),
+        Some("string" | "boolean") => value["value"].clone(),
+        // `NaN` and the infinities are texts there, and have no JSON.
+        Some("number") => Some(&value["value"]).filter(|number| number.is_number()).cloned().unwrap_or_default(),
         Some("array") => list().map(plain).collect(),
         Some("object") => {
             let member = |pair: &Value| Some((pair[0].as_str()?.to_owned(), plain(&pair[1])));
