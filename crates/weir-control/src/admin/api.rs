@@ -23,7 +23,7 @@ use super::host::{RequestHost, shorten};
 use super::identity::{AdminMode, NodeIdentity, host_of, is_own_name};
 use super::keys::{AdminKeys, Caller, KeyFault, bearer};
 use super::lanes::{ClientPresence, RequestLanes};
-use super::log_in::{KnownCaller, LogIns, SESSION};
+use super::log_in::{KnownCaller, LogIns, cross_site, is_of_session};
 use super::node_pages::{NodePage, NodePages, NodeStream, OpenedStream};
 use super::oidc::{OidcLogIns, OidcParts};
 use super::query::{Query, decoded_path};
@@ -208,13 +208,10 @@ impl AdminApi {
         if is_same || self.is_allowed(origin) {
             return None;
         }
-        // With `admin.origins`, a page of another origin could send a key, but neither log in nor use a session.
-        let problem = match is_of_session(head) {
-            true => {
-                "sessions are for pages of the node's own address; open the console there. `admin.origins` does not help"
-            }
-            false => "web pages of this origin may not use the Admin API; add the origin to `admin.origins`",
-        };
+        if is_of_session(head) {
+            return Some(cross_site());
+        }
+        let problem = "web pages of this origin may not use the Admin API; add the origin to `admin.origins`";
         Some(answer::json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem })))
     }
 
@@ -464,12 +461,6 @@ impl AdminHandlers {
         };
         answered.unwrap_or_else(|refused| *refused)
     }
-}
-
-/// Whether a request begins, uses or ends a session.
-fn is_of_session(head: &Parts) -> bool {
-    let own = head.uri.path().strip_prefix(OWN_BASE);
-    head.headers.contains_key(SESSION) || own.is_some_and(|rest| rest == "/session" || rest.starts_with("/session/"))
 }
 
 /// Whether a path below `/weir/v1` is that of a page about the node, or of a stream.

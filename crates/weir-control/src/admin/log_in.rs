@@ -303,7 +303,7 @@ impl LogIns {
             .is_none_or(|origin| origin.split_once("://").is_some_and(|(own, name)| own == scheme && name == host));
         match is_own_site && is_own_origin {
             true => Ok(()),
-            false => refused("cross_site", "a session is for pages of this address alone"),
+            false => Err(Box::new(cross_site())),
         }
     }
 
@@ -351,6 +351,19 @@ fn address_of(peer: AdminPeer) -> Option<IpAddr> {
         AdminPeer::Tcp { remote, .. } => Some(remote.ip()),
         AdminPeer::Unix => None,
     }
+}
+
+/// Whether a request is about a session, or sent with one: then `admin.origins` does not count.
+pub(super) fn is_of_session(head: &Parts) -> bool {
+    let session = head.uri.path().strip_prefix("/weir/v1/session");
+    head.headers.contains_key(SESSION) || session.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The response to a page of another origin that uses a session or logs in.
+pub(super) fn cross_site() -> AdminResponse {
+    let problem = "a session is for pages of this address alone, and `admin.origins` does not change that: open the console at the \
+        address of the Admin API; a proxy in front of it has to pass `Host` on as the browser sends it, and to use the same scheme";
+    json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem, "reason": "cross_site" }))
 }
 
 fn refused(reason: &str, problem: &str) -> Refused<()> {
