@@ -47,6 +47,8 @@ pub(super) struct AuditedFiles {
     pub(super) written: Vec<Box<str>>,
     /// Those that were to be written as well.
     pub(super) not_written: Vec<Box<str>>,
+    /// Those of which it is not known, since the file system has not answered.
+    pub(super) unknown: Vec<Box<str>>,
     /// The settings of the node that are others than before.
     pub(super) settings: Vec<String>,
 }
@@ -158,12 +160,14 @@ impl AuditedRequest {
             }
             None => {}
         }
-        if let Some(AuditedFiles { written, not_written, settings }) = files {
-            line["files"] = written.iter().map(|name| &**name).collect();
-            line["not_written"] = match not_written.is_empty() {
-                true => Value::Null,
-                false => not_written.iter().map(|name| &**name).collect(),
-            };
+        if let Some(AuditedFiles { written, not_written, unknown, settings }) = files {
+            let names = |names: &[Box<str>]| names.iter().map(|name| &**name).collect::<Value>();
+            line["files"] = names(&written);
+            for (member, some) in [("not_written", not_written), ("unknown", unknown)] {
+                if !some.is_empty() {
+                    line[member] = names(&some);
+                }
+            }
             line["settings"] = settings.into();
         }
         if let Some(promotion) = answer.extensions_mut().remove::<AuditedPromotion>() {
@@ -231,6 +235,15 @@ mod tests {
         }
         let line = AuditedRequest::of(&head, AdminPeer::Tcp { local: address, remote: address }).line(&mut answer)?;
         Some(serde_json::from_str(&line).expect("JSON"))
+    }
+
+    #[test]
+    fn files_of_which_it_is_not_known_whether_they_were_written_are_named() {
+        let mut answer = answer::json_of(StatusCode::SERVICE_UNAVAILABLE, &json!({ "error_msg": "it is not known" }));
+        audit_files(&mut answer, AuditedFiles { unknown: vec!["weir.yaml".into()], ..AuditedFiles::default() });
+        let line = line_of("PUT", "/weir/v1/draft", answer, Some("ann")).expect("a line");
+        assert_eq!((&line["files"], &line["unknown"]), (&json!([]), &json!(["weir.yaml"])), "{line}");
+        assert_eq!((&line["outcome"], &line["not_written"]), (&json!("failed"), &Value::Null), "{line}");
     }
 
     fn stored(value: Value) -> Option<StoredResource> {

@@ -130,6 +130,8 @@ impl DraftTurn<'_> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::process::Command;
+    use std::time::Duration;
 
     use weir_testkit::TempDir;
 
@@ -137,6 +139,22 @@ mod tests {
 
     fn file(name: &str, text: &str) -> DraftFile {
         DraftFile { name: name.into(), text: text.into() }
+    }
+
+    /// A file that has become a pipe, which no other program opens, has no content and no end.
+    #[test]
+    fn files_that_a_file_system_does_not_answer_for_are_not_known() {
+        let directory = TempDir::new();
+        let path = directory.join("weir.yaml");
+        fs::write(&path, "listen: []\n").expect("it is written");
+        let access = FileAccess::limited_to(Duration::from_millis(200));
+        let draft = DraftFiles { path: path.clone(), access, writing: Some(Mutex::default()) };
+        let turn = draft.turn().expect("it is read").expect("it may be written");
+        let name = turn.before.files[0].name.clone();
+        fs::remove_file(&path).expect("it is removed");
+        assert!(Command::new("mkfifo").arg(&path).status().expect("there is mkfifo").success());
+        let unwritten = turn.write(&[file(&name, "listen: [80]\n")]).expect_err("it is not known");
+        assert_eq!((unwritten.renamed, unwritten.left, unwritten.unknown), (vec![], vec![], vec![name]));
     }
 
     #[test]

@@ -105,13 +105,16 @@ fn invalid(files: &[DraftFile], faults: &[Diagnostic]) -> AdminResponse {
     json_of(StatusCode::BAD_REQUEST, &told)
 }
 
-/// The response if not all files have been written: which have nevertheless.
+/// The response if not all files have been written: which have nevertheless, and of which that is not known.
 fn failed(unwritten: Unwritten, audited: AuditedFiles) -> AdminResponse {
-    let Unwritten { problem, renamed, left } = unwritten;
+    let Unwritten { problem, renamed, left, unknown } = unwritten;
     let names = |names: &[Box<str>]| names.iter().map(|name| &**name).collect::<Value>();
-    let body = json!({ "error_msg": problem, "written": names(&renamed), "not_written": names(&left) });
+    let mut body = json!({ "error_msg": problem, "written": names(&renamed), "not_written": names(&left) });
+    if !unknown.is_empty() {
+        body["unknown"] = names(&unknown);
+    }
     let mut answer = json_of(StatusCode::SERVICE_UNAVAILABLE, &body);
-    audit_files(&mut answer, AuditedFiles { written: renamed, not_written: left, ..audited });
+    audit_files(&mut answer, AuditedFiles { written: renamed, not_written: left, unknown, ..audited });
     answer
 }
 
@@ -151,4 +154,24 @@ fn changes(before: &ResourceSet, resources: &[WrittenResource]) -> Vec<ResourceC
     });
     all.extend(put);
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_may_have_been_written_are_told() {
+        let unwritten = Unwritten {
+            problem: "it is not known".to_owned(),
+            renamed: Vec::new(),
+            left: Vec::new(),
+            unknown: vec!["weir.yaml".into()],
+        };
+        let answer = failed(unwritten, AuditedFiles::default());
+        let body: Value = serde_json::from_slice(answer.body()).expect("JSON");
+        assert_eq!((&body["written"], &body["unknown"]), (&json!([]), &json!(["weir.yaml"])));
+        let audited = answer.extensions().get::<AuditedFiles>().expect("they are audited");
+        assert_eq!((audited.written.len(), &*audited.unknown), (0, &["weir.yaml".into()][..]));
+    }
 }

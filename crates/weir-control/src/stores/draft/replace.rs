@@ -22,6 +22,8 @@ pub struct Unwritten {
     pub renamed: Vec<Box<str>>,
     /// Those that have their old content.
     pub left: Vec<Box<str>>,
+    /// Those that have either, since the file system has not answered.
+    pub unknown: Vec<Box<str>>,
 }
 
 impl Unwritten {
@@ -29,7 +31,7 @@ impl Unwritten {
     pub(super) fn unknown(names: &[Box<str>], stall: &dyn fmt::Display) -> Unwritten {
         let problem =
             format!("it is not known whether {} were written: {stall}; read the files again", names.join(", "));
-        Unwritten { problem, renamed: Vec::new(), left: Vec::new() }
+        Unwritten { problem, renamed: Vec::new(), left: Vec::new(), unknown: names.to_vec() }
     }
 }
 
@@ -58,6 +60,7 @@ fn write_beside_all(files: &[FileReplacement]) -> Result<Vec<WrittenBeside>, Unw
         problem: format!("{name} cannot be written: {error}; no file was changed"),
         renamed: Vec::new(),
         left: names(files),
+        unknown: Vec::new(),
     };
     let mut written = Vec::new();
     for file in files {
@@ -85,7 +88,7 @@ fn rename_all(files: &[FileReplacement], written: Vec<WrittenBeside>) -> Result<
                 done => format!("{} had been replaced before, and the others were not", names(done).join(", ")),
             };
             let problem = format!("{} cannot be replaced: {error}; {others}", files[index].name);
-            return Err(Unwritten { problem, renamed: names(done), left: names(left) });
+            return Err(Unwritten { problem, renamed: names(done), left: names(left), unknown: Vec::new() });
         }
     }
     for WrittenBeside { path, .. } in &written {
@@ -94,6 +97,7 @@ fn rename_all(files: &[FileReplacement], written: Vec<WrittenBeside>) -> Result<
             problem: format!("all files were replaced, and may be the old ones after a crash: {error}"),
             renamed: names(files),
             left: Vec::new(),
+            unknown: Vec::new(),
         })?;
     }
     Ok(())
