@@ -59,11 +59,12 @@ fn tables_fields_and_plots_have_names() {
     let Some(bench) = Bench::start() else { return };
     bench.page.call("Accessibility.enable", &json!({}));
     let (mut problems, mut met) = (Vec::new(), BTreeSet::new());
-    // A dialog, too.
-    for place in SCREENS.iter().copied().chain(["#/overview?help"]) {
+    // An open list and a dialog, too.
+    let opened = [("#/routes/orders?plugins", "p"), ("#/overview?help", "?")];
+    for (place, key) in SCREENS.iter().map(|place| (*place, "")).chain(opened) {
         bench.go(place);
-        if place.ends_with("?help") {
-            bench.page.press("?");
+        if !key.is_empty() {
+            bench.page.press(key);
         }
         let tree = bench.page.call("Accessibility.getFullAXTree", &json!({}));
         let nodes = tree["nodes"].as_array().expect("a tree");

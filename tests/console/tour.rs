@@ -115,6 +115,7 @@ fn undo(bench: &Bench) {
     bench.page.press("Delete");
     bench.wait_text("Deleted");
     assert_eq!(bench.gateway.get("/orders/1").status, 404);
+    bench.settle("the table");
     bench.page.press("u");
     bench.wait_text("Undone");
     eventually("it is back", DEADLINE, || bench.gateway.get("/orders/1").status != 404);
