@@ -615,7 +615,7 @@ fn an_etcd_that_was_emptied_empties_no_node() {
 fn a_prefix_that_others_delete_empties_no_node() {
     let Some(etcd) = Etcd::of(1) else { return };
     let directories = [TempDir::new(), TempDir::new()];
-    let [steady, restarted] = [0, 1].map(|node| weir().start(&etcd.node(&directories[node])));
+    let [steady, mut restarted] = [0, 1].map(|node| weir().start(&etcd.node(&directories[node])));
     for name in ["one", "two"] {
         Api::of(&steady).put(&format!("routes/{name}"), &mocking(name).replace("/r", &format!("/{name}")));
         eventually("both serve it", CONVERGENCE, || serves(&restarted, &format!("/{name}"), name));
@@ -629,7 +629,9 @@ fn a_prefix_that_others_delete_empties_no_node() {
     [&steady, &restarted].into_iter().for_each(keeps);
     let deleted = Api::of(&steady).ask("DELETE", "routes/one", "", "");
     assert!(deleted.text().contains("there is nothing to delete"), "{} {}", deleted.status, deleted.text());
-    drop(restarted);
+    // It has its copy on disk when it ends.
+    restarted.signal(Signal::TERM);
+    restarted.wait_exit(DEADLINE);
     let restarted = weir().start(&etcd.node(&directories[1]));
     keeps(&restarted);
     etcd.ctl(&["put", "/apisix/routes/one", &mocking("by others").replace("/r", "/one")]);
@@ -645,12 +647,13 @@ fn a_prefix_that_others_delete_empties_no_node() {
 fn resources_that_weir_has_deleted_one_by_one_are_gone_for_a_node_that_was_away() {
     let Some(etcd) = Etcd::of(1) else { return };
     let directories = [TempDir::new(), TempDir::new()];
-    let [node, away] = [0, 1].map(|node| weir().start(&etcd.node(&directories[node])));
+    let [node, mut away] = [0, 1].map(|node| weir().start(&etcd.node(&directories[node])));
     for name in ["one", "two"] {
         Api::of(&node).put(&format!("routes/{name}"), &mocking(name).replace("/r", &format!("/{name}")));
         eventually("both serve it", CONVERGENCE, || serves(&away, &format!("/{name}"), name));
     }
-    drop(away);
+    away.signal(Signal::TERM);
+    away.wait_exit(DEADLINE);
     for name in ["one", "two"] {
         assert_eq!(Api::of(&node).ask("DELETE", &format!("routes/{name}"), "", "").status, 200);
     }

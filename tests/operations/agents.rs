@@ -100,7 +100,7 @@ impl Drop for Agent {
 }
 
 fn children(pid: u32) -> Vec<u32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let of_task = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
     tasks
         .map(of_task)
@@ -404,9 +404,9 @@ fn an_agent_gives_no_program_its_environment() {
 
 /// Whether a process has a thread of this name.
 fn has_thread(pid: u32, name: &str) -> bool {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let is_it = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim() == name);
-    tasks.map(is_it).any(|is_it| is_it)
+    tasks.any(is_it)
 }
 
 #[test]
