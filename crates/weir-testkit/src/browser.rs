@@ -21,14 +21,14 @@ pub const BROWSER_DEADLINE: Duration = Duration::from_secs(90);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// What a page is asked for in the protocol of its browser. What a browser refuses is a panic with a description.
-trait Driver {
+trait PageDriver {
     fn visit(&self, url: &str);
     /// The value of an expression, after the promise if it is one, or what it throws.
     fn evaluate(&self, expression: &str) -> Result<Value, String>;
     fn resize(&self, width: u32, height: u32);
     /// Moves the pointer to a place of the page, and clicks.
     fn click(&self, x: f64, y: f64);
-    fn press(&self, key: Key<'_>);
+    fn press(&self, key: PressedKey<'_>);
     fn write(&self, text: &str);
     fn allow_clipboard(&self);
     fn complaints(&self) -> Vec<String>;
@@ -41,7 +41,7 @@ trait Driver {
 
 /// A key: a letter, or a name as of `KeyboardEvent.key`.
 #[derive(Clone, Copy)]
-struct Key<'a> {
+struct PressedKey<'a> {
     name: &'a str,
     with_control: bool,
 }
@@ -58,7 +58,7 @@ pub struct Uses {
 
 /// A page in a browser. Every call panics with a description if the browser refuses it. Dropping it closes the page.
 pub struct BrowserPage {
-    driver: Box<dyn Driver>,
+    driver: Box<dyn PageDriver>,
     uses: Cell<Uses>,
 }
 
@@ -76,7 +76,7 @@ impl BrowserPage {
     }
 
     #[track_caller]
-    fn of(driver: Box<dyn Driver>) -> BrowserPage {
+    fn of(driver: Box<dyn PageDriver>) -> BrowserPage {
         let page = BrowserPage { driver, uses: Cell::default() };
         page.resize(1280, 800);
         page
@@ -179,7 +179,7 @@ impl BrowserPage {
     pub fn press(&self, key: &str) {
         self.used(|uses| uses.keys += 1);
         let (with_control, name) = key.strip_prefix("Ctrl+").map_or((false, key), |name| (true, name));
-        self.driver.press(Key { name, with_control });
+        self.driver.press(PressedKey { name, with_control });
     }
 
     /// Types a text into what has the focus.

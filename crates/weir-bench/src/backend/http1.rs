@@ -33,6 +33,13 @@ struct BackendHead {
     expects_continue: bool,
 }
 
+/// What comes next on a connection.
+enum NextMessage {
+    Request(BackendHead),
+    Http2,
+    End,
+}
+
 enum RequestFraming {
     Length(u64),
     Chunked,
@@ -49,23 +56,13 @@ pub(super) async fn connection(
     // Grows as needed; an idle connection keeps the capacity that its largest request needed.
     let mut buffer: Vec<u8> = Vec::with_capacity(1024);
     loop {
-        let mut head = loop {
-            match parse(&buffer)? {
-                Some(head) => break head,
-                None if buffer.len() >= PREFACE.len() && buffer.starts_with(PREFACE) => {
-                    return http2::connection(
-                        Prefixed::new(buffer, stream),
-                        host.clone(),
-                        open.or_else(|| host.open()),
-                    )
-                    .await;
-                }
-                None if buffer.len() > LONGEST_HEAD => return Err(malformed()),
-                None => {}
+        let mut head = match next_message(&mut stream, &mut buffer).await? {
+            NextMessage::Request(head) => head,
+            NextMessage::Http2 => {
+                let open = open.or_else(|| host.open());
+                return http2::connection(Prefixed::new(buffer, stream), host.clone(), open).await;
             }
-            if stream.read_buf(&mut buffer).await? == 0 {
-                return Ok(());
-            }
+            NextMessage::End => return Ok(()),
         };
         open = open.or_else(|| host.open());
         let target = String::from_utf8_lossy(&buffer[head.target.clone()]);
@@ -77,12 +74,7 @@ pub(super) async fn connection(
         if head.expects_continue {
             stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
         }
-        let requested = match target.as_ref() {
-            target if host.is_plain() && target == "/" => {
-                BackendRequest::Answer { status: 200, answer: host.behaviour.answer }
-            }
-            target => action_of(&host, target).await,
-        };
+        let requested = requested(&host, &target).await;
         let echoes = matches!(requested, BackendRequest::Answer { answer: BackendAnswer::Echo, .. });
         let body = body(&mut stream, &mut buffer, &head, echoes).await?;
         head.keep_alive &= !host.is_draining.get();
@@ -114,6 +106,28 @@ pub(super) async fn connection(
             return stream.shutdown().await;
         }
         open = None;
+    }
+}
+
+/// Reads until a head is there whole, or the beginning of HTTP/2.
+async fn next_message(stream: &mut impl BackendConnection, buffer: &mut Vec<u8>) -> io::Result<NextMessage> {
+    loop {
+        match parse(buffer)? {
+            Some(head) => return Ok(NextMessage::Request(head)),
+            None if buffer.len() >= PREFACE.len() && buffer.starts_with(PREFACE) => return Ok(NextMessage::Http2),
+            None if buffer.len() > LONGEST_HEAD => return Err(malformed()),
+            None => {}
+        }
+        if stream.read_buf(buffer).await? == 0 {
+            return Ok(NextMessage::End);
+        }
+    }
+}
+
+async fn requested(host: &BackendState, target: &str) -> BackendRequest {
+    match target {
+        "/" if host.is_plain() => BackendRequest::Answer { status: 200, answer: host.behaviour.answer },
+        target => action_of(host, target).await,
     }
 }
 

@@ -53,6 +53,20 @@ pub(super) struct AuditedFiles {
     pub(super) settings: Vec<String>,
 }
 
+impl AuditedFiles {
+    /// Adds them to a line.
+    fn tell(self, line: &mut Value) {
+        let names = |names: &[Box<str>]| names.iter().map(|name| &**name).collect::<Value>();
+        line["files"] = names(&self.written);
+        for (member, some) in [("not_written", self.not_written), ("unknown", self.unknown)] {
+            if !some.is_empty() {
+                line[member] = names(&some);
+            }
+        }
+        line["settings"] = self.settings.into();
+    }
+}
+
 /// What was changed in another environment, or in a dry run would have been, passed in an extension of the response.
 #[derive(Clone, Debug)]
 pub(super) struct AuditedPromotion {
@@ -160,15 +174,8 @@ impl AuditedRequest {
             }
             None => {}
         }
-        if let Some(AuditedFiles { written, not_written, unknown, settings }) = files {
-            let names = |names: &[Box<str>]| names.iter().map(|name| &**name).collect::<Value>();
-            line["files"] = names(&written);
-            for (member, some) in [("not_written", not_written), ("unknown", unknown)] {
-                if !some.is_empty() {
-                    line[member] = names(&some);
-                }
-            }
-            line["settings"] = settings.into();
+        if let Some(files) = files {
+            files.tell(&mut line);
         }
         if let Some(promotion) = answer.extensions_mut().remove::<AuditedPromotion>() {
             promotion.tell(&mut line);

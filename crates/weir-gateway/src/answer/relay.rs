@@ -13,7 +13,7 @@ use weir_proto::h1::{Limits, Tolerance};
 use weir_proto::{Framing, Trailers};
 
 use crate::context::WorkerContext;
-use crate::context::kept_content::{KeptContent, MOST_KEPT};
+use crate::context::kept_content::{MOST_KEPT, ResentContent};
 use crate::context::lifecycle::WorkerPhase;
 use crate::context::served_exchange::ServedExchange;
 use crate::endpoint::persistence::StickySessions;
@@ -121,7 +121,7 @@ struct RequestSide {
     buffered_body_sent: usize,
     /// The content as it has been sent, until the upstream answers: one of HTTP/2 may say that it has not processed the request.
     /// `None` if it is not kept.
-    kept: Option<KeptContent>,
+    kept: Option<ResentContent>,
     /// Start of the clock for the minimum rate of the body: when reading began, plus the time in which the gateway did not
     /// read.
     body_since_ns: u64,
@@ -160,7 +160,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         terms: &'a RelayTerms<'a>,
     ) -> Relay<'a, C, U> {
         let now_ns = worker.now_ns();
-        let kept = is_kept::<U>(exchange).then(|| KeptContent::of(exchange.client.addr));
+        let kept = is_kept::<U>(exchange).then(|| ResentContent::of(exchange.client.addr));
         let request = RequestSide {
             body: request_body::<C, U>(exchange, terms.clients.limits.head_bytes),
             coding: HopFraming::None,

@@ -11,15 +11,15 @@ const UNCOUNTED: usize = 1024;
 
 /// All the content that an upstream has been sent, at most [`MOST_KEPT`] bytes.
 #[derive(Debug)]
-pub(crate) struct KeptContent {
+pub(crate) struct ResentContent {
     bytes: Vec<u8>,
     counted: Held,
 }
 
-impl KeptContent {
+impl ResentContent {
     /// Nothing yet, for a client.
-    pub(crate) fn of(client: IpAddr) -> KeptContent {
-        KeptContent { bytes: Vec::new(), counted: Held::of(client) }
+    pub(crate) fn of(client: IpAddr) -> ResentContent {
+        ResentContent { bytes: Vec::new(), counted: Held::of(client) }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn little_is_kept_and_counted() {
-        let mut kept = KeptContent::of(IpAddr::from([192, 0, 2, 77]));
+        let mut kept = ResentContent::of(IpAddr::from([192, 0, 2, 77]));
         assert!(kept.keep(&[b'x'; UNCOUNTED]) && kept.counted.is_empty());
         assert!(kept.keep(b"x") && kept.counted.bytes() == 2 * UNCOUNTED as u64);
         assert!(kept.keep(&[b'x'; MOST_KEPT - UNCOUNTED - 1]));

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use weir_plugin::{Exchange, Filters, MessageFilter};
 use weir_proto::websocket::DeflateTerms;
 
-use super::kept_content::KeptContent;
+use super::kept_content::ResentContent;
 
 /// Kept for the next exchange, so that an ordinary exchange allocates no memory.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub(crate) struct ServedExchange {
     pub body_taken: ContentTaken,
     /// All that has been read of the request's content, if an upstream has refused it and it can be sent again: the next attempt
     /// begins with it. Plugins and records do not see it.
-    pub kept_content: Option<Box<KeptContent>>,
+    pub kept_content: Option<Box<ResentContent>>,
     /// A plugin has replaced the response on its way to the client. The replacement does not pass the plugins again.
     pub response_replaced: bool,
     /// A responder of this process has sent the request. The exchange has no client, and no plugin sees it.

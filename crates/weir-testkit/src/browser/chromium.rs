@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-use super::connection::Connection;
-use super::{Driver, Key};
+use super::connection::BrowserConnection;
+use super::{PageDriver, PressedKey};
 use crate::place::TempDir;
 use crate::skipped::skipped;
 
@@ -29,21 +29,21 @@ pub fn chromium() -> Option<&'static str> {
     found
 }
 
-struct Browser {
-    connection: Connection,
+struct ChromiumProcess {
+    connection: BrowserConnection,
     _profile: TempDir,
 }
 
-impl Browser {
+impl ChromiumProcess {
     /// The browser of this process, started by the first who asks. `None`, with a line that reports the test as skipped, if there is
     /// none.
-    fn shared() -> Option<&'static Browser> {
-        static SHARED: OnceLock<Browser> = OnceLock::new();
+    fn shared() -> Option<&'static ChromiumProcess> {
+        static SHARED: OnceLock<ChromiumProcess> = OnceLock::new();
         let name = chromium()?;
-        Some(SHARED.get_or_init(|| Browser::start(name)))
+        Some(SHARED.get_or_init(|| ChromiumProcess::start(name)))
     }
 
-    fn start(name: &str) -> Browser {
+    fn start(name: &str) -> ChromiumProcess {
         let profile = TempDir::new();
         // Descriptors 3 and 4 are the pipes, which only a shell can arrange without `unsafe`.
         let script =
@@ -65,7 +65,7 @@ impl Browser {
             text.pop_if(|last| *last == 0);
             Some(text)
         };
-        Browser { connection: Connection::new(child, send, next), _profile: profile }
+        ChromiumProcess { connection: BrowserConnection::new(child, send, next), _profile: profile }
     }
 
     fn call(&self, session: Option<&str>, method: &str, parameters: &Value) -> Result<Value, String> {
@@ -79,7 +79,7 @@ impl Browser {
 
 /// A page in Chromium. Dropping it closes the page.
 pub(super) struct ChromiumPage {
-    browser: &'static Browser,
+    browser: &'static ChromiumProcess,
     session: String,
     context: String,
 }
@@ -87,7 +87,7 @@ pub(super) struct ChromiumPage {
 impl ChromiumPage {
     #[track_caller]
     pub(super) fn open() -> Option<ChromiumPage> {
-        let browser = Browser::shared()?;
+        let browser = ChromiumProcess::shared()?;
         let ask = |method: &str, parameters: Value| {
             browser.call(None, method, &parameters).unwrap_or_else(|error| panic!("{method}: {error}"))
         };
@@ -113,7 +113,7 @@ impl ChromiumPage {
     }
 }
 
-impl Driver for ChromiumPage {
+impl PageDriver for ChromiumPage {
     fn visit(&self, url: &str) {
         self.call("Page.navigate", &json!({ "url": url }));
     }
@@ -140,7 +140,7 @@ impl Driver for ChromiumPage {
         }
     }
 
-    fn press(&self, key: Key<'_>) {
+    fn press(&self, key: PressedKey<'_>) {
         let code = match key.name {
             "Enter" => 13,
             "Escape" => 27,

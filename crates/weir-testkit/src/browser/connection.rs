@@ -13,7 +13,7 @@ use super::BROWSER_DEADLINE;
 
 /// What has come from the browser.
 #[derive(Default)]
-struct Received {
+struct ReceivedAnswers {
     answers: HashMap<u64, Value>,
     /// By page.
     events: HashMap<String, Vec<Value>>,
@@ -23,30 +23,30 @@ struct Received {
 /// Sends a message.
 type Sender = Box<dyn FnMut(&str) + Send>;
 
-pub(super) struct Connection {
+pub(super) struct BrowserConnection {
     send: Mutex<Sender>,
-    received: Arc<(Mutex<Received>, Condvar)>,
+    received: Arc<(Mutex<ReceivedAnswers>, Condvar)>,
     next_id: AtomicU64,
 }
 
-impl Connection {
+impl BrowserConnection {
     /// To a browser that is this process. `next` waits for the next message; `None` is the end of the browser.
     pub(super) fn new(
         mut browser: Child,
         send: impl FnMut(&str) + Send + 'static,
         next: impl FnMut() -> Option<Vec<u8>> + Send + 'static,
-    ) -> Connection {
-        let received = Arc::<(Mutex<Received>, Condvar)>::default();
+    ) -> BrowserConnection {
+        let received = Arc::<(Mutex<ReceivedAnswers>, Condvar)>::default();
         let kept = Arc::clone(&received);
         thread::spawn(move || {
             collect(next, &kept);
             // Reaps it.
             let _ = browser.wait();
         });
-        Connection { send: Mutex::new(Box::new(send)), received, next_id: AtomicU64::new(1) }
+        BrowserConnection { send: Mutex::new(Box::new(send)), received, next_id: AtomicU64::new(1) }
     }
 
-    fn state(&self) -> MutexGuard<'_, Received> {
+    fn state(&self) -> MutexGuard<'_, ReceivedAnswers> {
         lock(&self.received.0)
     }
 
@@ -95,7 +95,7 @@ fn page_of(event: &Value) -> Option<&str> {
 }
 
 /// Sorts what comes from the browser into answers and events.
-fn collect(mut next: impl FnMut() -> Option<Vec<u8>>, received: &(Mutex<Received>, Condvar)) {
+fn collect(mut next: impl FnMut() -> Option<Vec<u8>>, received: &(Mutex<ReceivedAnswers>, Condvar)) {
     while let Some(text) = next() {
         let message: Value = serde_json::from_slice(&text).unwrap_or_default();
         let mut state = lock(&received.0);

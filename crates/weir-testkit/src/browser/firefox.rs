@@ -9,9 +9,9 @@ use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-use super::connection::Connection;
-use super::web_socket::{WebSocket, read_text, write_text};
-use super::{BROWSER_DEADLINE, Driver, Key};
+use super::connection::BrowserConnection;
+use super::web_socket::{BrowserSocket, read_text, write_text};
+use super::{BROWSER_DEADLINE, PageDriver, PressedKey};
 use crate::place::TempDir;
 use crate::skipped::skipped;
 use crate::wait::eventually_some;
@@ -38,20 +38,20 @@ fn firefox() -> Option<&'static str> {
     found
 }
 
-struct Browser {
-    connection: Connection,
+struct FirefoxProcess {
+    connection: BrowserConnection,
     _until: ChildStdin,
     _profile: TempDir,
 }
 
-impl Browser {
-    fn shared() -> Option<&'static Browser> {
-        static SHARED: OnceLock<Browser> = OnceLock::new();
+impl FirefoxProcess {
+    fn shared() -> Option<&'static FirefoxProcess> {
+        static SHARED: OnceLock<FirefoxProcess> = OnceLock::new();
         let name = firefox()?;
-        Some(SHARED.get_or_init(|| Browser::start(name)))
+        Some(SHARED.get_or_init(|| FirefoxProcess::start(name)))
     }
 
-    fn start(name: &str) -> Browser {
+    fn start(name: &str) -> FirefoxProcess {
         let profile = TempDir::new();
         let mut child = Command::new("sh")
             .args(["-c", SCRIPT, name])
@@ -65,10 +65,11 @@ impl Browser {
             let told: Value = serde_json::from_slice(&text).ok()?;
             u16::try_from(told["ws_port"].as_u64()?).ok()
         });
-        let WebSocket { mut output, mut input } = WebSocket::connect(port, "/session").expect("Firefox accepts it");
+        let BrowserSocket { mut output, mut input } =
+            BrowserSocket::connect(port, "/session").expect("Firefox accepts it");
         let send = move |message: &str| write_text(&mut output, message).expect("the browser reads");
-        let browser = Browser {
-            connection: Connection::new(child, send, move || read_text(&mut input)),
+        let browser = FirefoxProcess {
+            connection: BrowserConnection::new(child, send, move || read_text(&mut input)),
             _until: until,
             _profile: profile,
         };
@@ -87,7 +88,7 @@ impl Browser {
 
 /// A page in Firefox. Dropping it closes the page.
 pub(super) struct FirefoxPage {
-    browser: &'static Browser,
+    browser: &'static FirefoxProcess,
     context: String,
     user: String,
 }
@@ -95,7 +96,7 @@ pub(super) struct FirefoxPage {
 impl FirefoxPage {
     #[track_caller]
     pub(super) fn open() -> Option<FirefoxPage> {
-        let browser = Browser::shared()?;
+        let browser = FirefoxProcess::shared()?;
         let text = |value: &Value| value.as_str().expect("ids are texts").to_owned();
         let user = text(&browser.call("browser.createUserContext", json!({}))["userContext"]);
         let window = json!({ "type": "window", "userContext": user });
@@ -117,7 +118,7 @@ impl FirefoxPage {
     }
 }
 
-impl Driver for FirefoxPage {
+impl PageDriver for FirefoxPage {
     fn visit(&self, url: &str) {
         self.call("browsingContext.navigate", json!({ "url": url, "wait": "interactive" }));
     }
@@ -142,7 +143,7 @@ impl Driver for FirefoxPage {
         self.act("pointer", vec![place, button("pointerDown"), button("pointerUp")]);
     }
 
-    fn press(&self, key: Key<'_>) {
+    fn press(&self, key: PressedKey<'_>) {
         let value = match key.name {
             "Enter" => "\u{e006}",
             "Escape" => "\u{e00c}",

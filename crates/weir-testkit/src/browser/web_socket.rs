@@ -9,14 +9,14 @@ const MASKED: u8 = 0x80;
 const MASK: [u8; 4] = [1, 2, 3, 4];
 
 /// Both directions of a connection to a port of this machine.
-pub(super) struct WebSocket {
+pub(super) struct BrowserSocket {
     pub(super) output: TcpStream,
     pub(super) input: BufReader<TcpStream>,
 }
 
-impl WebSocket {
+impl BrowserSocket {
     #[track_caller]
-    pub(super) fn connect(port: u16, path: &str) -> io::Result<WebSocket> {
+    pub(super) fn connect(port: u16, path: &str) -> io::Result<BrowserSocket> {
         let mut output = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
         output.set_nodelay(true)?;
         let head = format!(
@@ -32,7 +32,7 @@ impl WebSocket {
             line.clear();
             input.read_line(&mut line)?;
         }
-        Ok(WebSocket { output, input })
+        Ok(BrowserSocket { output, input })
     }
 }
 

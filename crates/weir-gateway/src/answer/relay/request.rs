@@ -8,7 +8,7 @@ use weir_plugin::Stop;
 use weir_proto::Framing;
 
 use super::{END_PATIENCE_NS, Relay, RequestSide, ns};
-use crate::context::kept_content::KeptContent;
+use crate::context::kept_content::ResentContent;
 use crate::context::served_exchange::ContentTaken;
 use crate::message::body::{self, BodyTransfer, TransferProgress};
 use crate::message::forward::HopFraming;
@@ -152,7 +152,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
 
     /// Sends content again that an earlier attempt has read from the client, where it was counted.
     #[cold]
-    fn take_again(&mut self, kept: &KeptContent, out: &mut Vec<u8>) -> Result<(), Stop> {
+    fn take_again(&mut self, kept: &ResentContent, out: &mut Vec<u8>) -> Result<(), Stop> {
         let (bytes, taken) = (self.exchange.request_bytes, self.exchange.body_taken);
         self.take_body(kept.bytes(), out)?;
         self.exchange.request_bytes = bytes;

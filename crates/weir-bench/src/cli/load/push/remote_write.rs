@@ -14,7 +14,7 @@ pub(super) const FIELDS: [(&str, &str); 3] = [
 const NO_VALUE: u64 = 0x7ff0_0000_0000_0002;
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct WriteRequest {
+struct RemoteWriteRequest {
     #[prost(message, repeated, tag = "1")]
     timeseries: Vec<WrittenSeries>,
 }
@@ -58,7 +58,7 @@ pub(super) fn body(figures: &PushedFigures, labels: &[(String, String)]) -> Vec<
         let value = metric.value.unwrap_or(f64::from_bits(NO_VALUE));
         WrittenSeries { labels, samples: vec![WrittenSample { value, timestamp_ms }] }
     });
-    snappy(&WriteRequest { timeseries: series.collect() }.encode_to_vec())
+    snappy(&RemoteWriteRequest { timeseries: series.collect() }.encode_to_vec())
 }
 
 /// The longest literal with a length of two bytes.
@@ -90,7 +90,7 @@ mod tests {
         let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let block = body(&figures, &labels);
         // The length takes two bytes, the tag of the only literal one, and its length two.
-        let request = WriteRequest::decode(&block[5..]).expect("a message");
+        let request = RemoteWriteRequest::decode(&block[5..]).expect("a message");
         assert_eq!(request.timeseries.len(), 6);
         let series = &request.timeseries[3];
         let names: Vec<&str> = series.labels.iter().map(|label| label.name.as_str()).collect();
