@@ -376,9 +376,8 @@ impl ControlPlane {
         let log = fs::read_to_string(self.directory.join("audit.log")).expect("the API server writes it");
         let events = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let is_refusal = |event: &Value| event["annotations"]["authorization.k8s.io/decision"] == "forbid";
-        let told = |event: Value| {
-            [&event["user"]["username"], &event["verb"], &event["requestURI"]].map(|it| text(it)).join(" ")
-        };
+        let told =
+            |event: Value| [&event["user"]["username"], &event["verb"], &event["requestURI"]].map(text).join(" ");
         events.filter(is_refusal).map(told).collect()
     }
 

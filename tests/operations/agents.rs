@@ -100,7 +100,7 @@ impl Drop for Agent {
 }
 
 fn children(pid: u32) -> Vec<u32> {
-    let mut tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let of_task = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
     tasks
         .map(of_task)
