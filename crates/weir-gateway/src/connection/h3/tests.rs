@@ -136,7 +136,7 @@ impl Tally {
     }
 
     fn count(&mut self, counts: NetworkCounts) {
-        self.datagrams += counts.from_gateway + counts.from_clients;
+        self.datagrams += counts.take_from_gateway + counts.from_clients;
         self.lost += counts.lost;
         self.moved += counts.moved;
     }

@@ -136,7 +136,7 @@ struct ClientPlace {
 /// What has become of datagrams.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NetworkCounts {
-    pub from_gateway: u64,
+    pub take_from_gateway: u64,
     pub bytes_from_gateway: u64,
     pub from_clients: u64,
     pub lost: u64,
@@ -205,7 +205,7 @@ impl NetworkState {
         }
     }
 
-    fn from_client(&mut self, index: usize, ecn: Option<EcnCodepoint>, bytes: &[u8]) {
+    fn take_from_client(&mut self, index: usize, ecn: Option<EcnCodepoint>, bytes: &[u8]) {
         let moves_after = self.rules.moves_after;
         let place = &mut self.clients[index];
         self.counts.from_clients += 1;
@@ -226,8 +226,8 @@ impl NetworkState {
         self.send(Towards::Gateway, Datagram { from, is_proof, ecn, bytes: bytes.to_vec() });
     }
 
-    fn from_gateway(&mut self, to: SocketAddr, ecn: Option<EcnCodepoint>, bytes: &[u8]) {
-        self.counts.from_gateway += 1;
+    fn take_from_gateway(&mut self, to: SocketAddr, ecn: Option<EcnCodepoint>, bytes: &[u8]) {
+        self.counts.take_from_gateway += 1;
         self.counts.bytes_from_gateway += bytes.len() as u64;
         let account = self.accounts.entry(to).or_default();
         account.sent += bytes.len() as u64;
@@ -351,7 +351,7 @@ impl QuicLink for GatewayLink {
     fn poll_send(&self, _: &mut Context<'_>, transmit: &Transmit<'_>) -> Poll<()> {
         let mut state = self.0.state();
         for bytes in segments(transmit) {
-            state.from_gateway(transmit.destination, transmit.ecn, bytes);
+            state.take_from_gateway(transmit.destination, transmit.ecn, bytes);
         }
         Poll::Ready(())
     }
@@ -401,7 +401,7 @@ impl quinn::AsyncUdpSocket for ClientLink {
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let mut state = self.network.state();
-        segments(transmit).for_each(|bytes| state.from_client(self.index, transmit.ecn, bytes));
+        segments(transmit).for_each(|bytes| state.take_from_client(self.index, transmit.ecn, bytes));
         Ok(())
     }
 
