@@ -93,9 +93,7 @@ pub(super) async fn connection(
             }
             BackendRequest::Fail(InjectedFailureKind::Hang) => {
                 drop(open);
-                let mut rest = [0; 512];
-                while stream.read(&mut rest).await? > 0 {}
-                return Ok(());
+                return read_to_end(stream).await;
             }
             BackendRequest::Fail(InjectedFailureKind::Reset) => {
                 return socket2::SockRef::from(stream.socket()).set_linger(Some(std::time::Duration::ZERO));
@@ -122,6 +120,13 @@ async fn next_message(stream: &mut impl BackendConnection, buffer: &mut Vec<u8>)
             return Ok(NextMessage::End);
         }
     }
+}
+
+/// Says nothing until the client ends the connection.
+async fn read_to_end(mut stream: impl BackendConnection) -> io::Result<()> {
+    let mut rest = [0; 512];
+    while stream.read(&mut rest).await? > 0 {}
+    Ok(())
 }
 
 async fn requested(host: &BackendState, target: &str) -> BackendRequest {
