@@ -40,18 +40,28 @@ fn publishing_goes_on_while_the_binary_is_upgraded() {
             }
         };
         (0..4).for_each(|_| drop(scope.spawn(publisher)));
+        // The publishers end, too, if this fails.
+        let _stop = StopAtEnd(&stop);
         for _ in 0..3 {
             let before = eventually_some("a process serves", DEADLINE, || serving(&node.gateway));
             let process = Pid::from_raw(before).expect("not 0");
             rustix::process::kill_process(process, Signal::USR2).expect("it runs");
-            node.gateway.wait_stderr("that it ends", |line| line.ends_with(&format!("process {before} ends")));
+            node.gateway.wait_stderr("that it ends", |line| line.ends_with(&format!("process {before} is ending")));
             let count = published.load(Relaxed);
             let goes_on = || published.load(Relaxed) > count || stop.load(Relaxed);
             eventually("events are published to the new process", DEADLINE, goes_on);
         }
-        stop.store(true, Relaxed);
     });
     println!("{} events", published.load(Relaxed));
+}
+
+/// Says so to others when it is dropped.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
 }
 
 /// The process that answers on the status address.
