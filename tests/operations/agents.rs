@@ -7,7 +7,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use weir_testkit::{DEADLINE, NetworkSide, Program, SplitNetwork, TempDir, eventually, scaled, skipped};
+use weir_testkit::{
+    DEADLINE, NetworkSide, Program, SplitNetwork, TempDir, eventually, eventually_some, scaled, skipped,
+};
 
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 /// How long a run may take to begin, with a target that is not optimised.
@@ -396,9 +398,12 @@ fn an_agent_gives_no_program_its_environment() {
     assert!(!processes.is_empty(), "its keeper");
     processes.push(agent.process.id());
     for pid in processes {
-        let environment = fs::read(format!("/proc/{pid}/environ")).expect("it is a process of ours");
-        let environment = String::from_utf8_lossy(&environment);
-        assert!(environment.contains("PATH=") && !environment.contains("A_SECRET"), "{environment}");
+        // While a process begins another program, it has none.
+        let environment = eventually_some("it has an environment", PATIENCE, || {
+            let environment = fs::read(format!("/proc/{pid}/environ")).expect("it is a process of ours");
+            Some(String::from_utf8_lossy(&environment).into_owned()).filter(|text| text.contains("PATH="))
+        });
+        assert!(!environment.contains("A_SECRET"), "{environment}");
     }
 }
 
