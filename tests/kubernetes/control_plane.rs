@@ -367,6 +367,8 @@ impl ControlPlane {
         objects
             .iter()
             .filter(|object| INSTALLED.contains(&text(&object["kind"]).as_str()))
+            // Definitions are those of the test.
+            .filter(|object| object["kind"] != "CustomResourceDefinition")
             .for_each(|object| self.apply(object));
         Some(())
     }
