@@ -141,9 +141,9 @@ mod tests {
         DraftFile { name: name.into(), text: text.into() }
     }
 
-    /// A file that has become a pipe, which no other program opens, has no content and no end.
+    /// Such a file has no end, so that to read it would never end.
     #[test]
-    fn files_that_a_file_system_does_not_answer_for_are_not_known() {
+    fn a_file_that_has_become_a_pipe_is_left_as_it_is() {
         let directory = TempDir::new();
         let path = directory.join("weir.yaml");
         fs::write(&path, "listen: []\n").expect("it is written");
@@ -153,8 +153,8 @@ mod tests {
         let name = turn.before.files[0].name.clone();
         fs::remove_file(&path).expect("it is removed");
         assert!(Command::new("mkfifo").arg(&path).status().expect("there is mkfifo").success());
-        let unwritten = turn.write(&[file(&name, "listen: [80]\n")]).expect_err("it is not known");
-        assert_eq!((unwritten.renamed, unwritten.left, unwritten.unknown), (vec![], vec![], vec![name]));
+        let unwritten = turn.write(&[file(&name, "listen: [80]\n")]).expect_err("it is no file");
+        assert_eq!((unwritten.renamed, unwritten.left, unwritten.unknown), (vec![], vec![name], vec![]));
     }
 
     #[test]

@@ -311,13 +311,13 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_waits_for_a_permit_takes_less_than_two_kilobytes() {
+    fn a_request_that_waits_for_a_permit_takes_at_most_two_kilobytes() {
         let serving = bytes_of(|worker, client, _| serve(worker, client, Box::default()));
         let request = |_: &ServedExchange| -> PermitRequest<'static> { unreachable!("only its type is asked for") };
         let waiting = bytes_of(|worker, client, exchange| request(exchange).wait(worker, client, exchange));
         let exchange = size_of::<ServedExchange>();
         let sum = serving + waiting + exchange;
         // The bytes of the request head come on top.
-        assert!(sum < 2048, "{serving} + {waiting} + {exchange}");
+        assert!(sum <= 2048, "{serving} + {waiting} + {exchange}");
     }
 }
