@@ -25,7 +25,7 @@ columns: [mean]
 method: { warmup_s: 0.1, measured_s: 1, repeats: 2 }
 rows:
   - name: GET
-    published: [ { system: Somebody, connections: 4, rps: 1234 } ]
+    published: [ { system: AnotherGateway, connections: 4, rps: 1234 } ]
   - name: key-auth
     consumers: 1
     policies: { key-auth: {} }
@@ -83,7 +83,7 @@ fn a_scenario_becomes_a_result_a_report_and_exports() {
         1,
         "once, below the table: {printed}"
     );
-    assert!(printed.contains("Somebody") && printed.contains("1.23k") && printed.contains(" mean "), "{printed}");
+    assert!(printed.contains("AnotherGateway") && printed.contains("1.23k") && printed.contains(" mean "), "{printed}");
     let file = place.results(".json").pop().unwrap();
     let result = ResultFile::read(&file).unwrap();
     assert_eq!(result.cells.len(), 4);
@@ -100,7 +100,7 @@ fn a_scenario_becomes_a_result_a_report_and_exports() {
     assert_eq!(result.knees.len(), 0, "two levels have no knee");
     assert!(!printed.contains("knee of"), "{printed}");
     let page = fs::read_to_string(file.with_extension("html")).unwrap();
-    assert!(page.contains("<svg") && page.contains("Somebody") && !page.contains("NaN"));
+    assert!(page.contains("<svg") && page.contains("AnotherGateway") && !page.contains("NaN"));
     assert!(!page.contains("<script") && !page.contains("src="), "the page stands alone");
 
     let report = place.lab(&["report", "--svg", name(&file)]);

@@ -18,7 +18,7 @@ use crate::{
 
 /// Waits for `weir bench run` on another machine, and runs generators, targets and backends for it.
 ///
-/// Whoever has the key can send load from this machine to any address, and run the listed programs with any configuration, as the
+/// A program with the key can send load from this machine to any address, and run the listed programs with any configuration, as the
 /// user of the agent. A gateway that runs with any configuration can read and write that user's files. When the connection to the commanding program ends, the agent ends everything that it has started.
 #[derive(Debug, Args)]
 pub struct AgentArguments {
