@@ -275,6 +275,8 @@ fn dead_letters_are_those_of_the_node_that_has_their_subscriptions() {
     assert_eq!(letters.len() as u64, COUNT, "each is at one node");
 
     subscriber.answer(|_| None);
+    // A refused event may have been tried twice within its millisecond: only what comes now counts.
+    subscriber.origin.forget();
     let of_first = dead_letters(&nodes[0]).len() as u64;
     assert!(0 < of_first && of_first < COUNT, "both nodes have some");
     assert_eq!(replay(&nodes[0]), of_first, "each node replays its own");
@@ -291,7 +293,7 @@ fn dead_letters_are_those_of_the_node_that_has_their_subscriptions() {
     let status = nodes[0].settled();
     let counts = ["audience", "dead_lettered", "replayed"].map(|name| status[name].as_u64());
     assert_eq!(counts, [Some(COUNT); 3], "{status}");
-    assert_eq!(subscriber.deliveries().len() as u64, 2 * COUNT);
+    assert_eq!(subscriber.deliveries().len() as u64, COUNT);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::api::{self, Api};
 use crate::bench::{Bench, Company, Store};
 use crate::hub_peers::{HubNode, Subscriber};
 
-/// Deliveries that the subscriber has refused.
+/// Events that the subscriber has refused.
 const GIVEN_UP: usize = 2;
 /// Failures are final.
 const GIVES_UP: &str = "  delivery: { retry_for: 1ms, retry_first: 1ms, retry_max: 1ms }\n";
@@ -34,6 +34,8 @@ pub(super) fn start(page: BrowserPage, store: Store) -> Option<(Bench, Company)>
     }
     eventually("both are given up", DEADLINE, || node.status()["dead_lettered"] == 2);
     subscriber.answer(|_| None);
+    // A refused event may have been tried twice within its millisecond: only what comes now counts.
+    subscriber.origin.forget();
     let bench = Bench::of(page, node.gateway).with_hub(subscriber, store == Store::Files);
     bench.log_in(api::ADMIN);
     Some((bench, company))
@@ -62,9 +64,9 @@ pub(super) fn replay(bench: &Bench, manner: Manner) {
 pub(super) fn is_delivered(bench: &Bench, manner: Manner) {
     let subscriber = bench.subscriber.as_ref().expect("a hub has a subscriber");
     let replayed = if manner == Pointer { 1 } else { 2 };
-    let deliveries = subscriber.wait_deliveries(GIVEN_UP + replayed);
+    let deliveries = subscriber.wait_deliveries(replayed);
     let mut contents: Vec<String> =
-        deliveries[GIVEN_UP..].iter().map(|one| String::from_utf8_lossy(&one.body).into_owned()).collect();
+        deliveries.iter().map(|one| String::from_utf8_lossy(&one.body).into_owned()).collect();
     contents.sort();
     contents.dedup();
     assert_eq!(contents.len(), replayed, "{contents:?}");
