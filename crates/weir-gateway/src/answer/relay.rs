@@ -120,8 +120,8 @@ struct RequestSide {
     /// Bytes already forwarded of a body that was buffered for plugins.
     buffered_body_sent: usize,
     /// The content as it has been sent, until the upstream answers: one of HTTP/2 may say that it has not processed the request.
-    /// `None` if it is not kept.
-    kept: Option<ResentContent>,
+    /// `None` if it is not kept, as for every upstream of HTTP/1.
+    kept: Option<Box<ResentContent>>,
     /// Start of the clock for the minimum rate of the body: when reading began, plus the time in which the gateway did not
     /// read.
     body_since_ns: u64,
@@ -160,7 +160,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         terms: &'a RelayTerms<'a>,
     ) -> Relay<'a, C, U> {
         let now_ns = worker.now_ns();
-        let kept = is_kept::<U>(exchange).then(|| ResentContent::of(exchange.client.addr));
+        let kept = is_kept::<U>(exchange).then(|| Box::new(ResentContent::of(exchange.client.addr)));
         let request = RequestSide {
             body: request_body::<C, U>(exchange, terms.clients.limits.head_bytes),
             coding: HopFraming::None,

@@ -70,7 +70,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                 self.end_request(out)?;
             } else if let Some(kept) = self.exchange.kept_content.take() {
                 self.take_again(&kept, out)?;
-                self.request.kept = U::MARKS_END.then_some(*kept);
+                self.request.kept = U::MARKS_END.then_some(kept);
             } else if self.exchange.request_body().is_none() && !self.client.unread_bytes().is_empty() {
                 let stash = std::mem::take(self.client.unread_bytes());
                 let moved = self.take_body(&stash, out);
@@ -184,7 +184,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         if self.exchange.request.framing == Framing::Chunked {
             self.exchange.request.framing = Framing::Sized(kept.bytes().len() as u64);
         }
-        self.exchange.kept_content = Some(Box::new(kept));
+        self.exchange.kept_content = Some(kept);
     }
 
     fn transfer_request(&mut self, received: &[u8], out: &mut Vec<u8>) -> Result<TransferProgress, Stop> {

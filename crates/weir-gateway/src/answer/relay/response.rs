@@ -432,7 +432,9 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     fn upstream_answers(&mut self, status: u16) {
         self.exchange.upstream.status = status;
         self.exchange.upstream.header_ns = self.now_ns;
-        self.request.kept = None;
+        if U::MARKS_END {
+            self.request.kept = None;
+        }
         self.upstream.answered();
         if let Some(PersistenceCookie { persistence, sessions, endpoints, endpoint }) = self.terms.persistence {
             persistence.answered(self.exchange, sessions, (endpoints, endpoint), self.now_ns);
