@@ -58,6 +58,13 @@ fn response(
             answer(403, "", None)
         }
         code => {
+            if text.is_empty() && (300..600).contains(&code) {
+                let text = format!(
+                    "`{}`: nginx answers a status without a text with its own HTML page; here the body is empty",
+                    directive.head()
+                );
+                conversion.differs_here_first("pages of statuses", &directive.place, text);
+            }
             let kind = (!text.is_empty()).then(|| scope.value("default_type").unwrap_or("text/plain"));
             answer(code, text, kind)
         }
