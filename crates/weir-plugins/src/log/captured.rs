@@ -623,6 +623,29 @@ mod tests {
     }
 
     #[test]
+    fn members_of_a_record_stand_in_the_guide() {
+        let page = include_str!("../../../../docs/guide/observing.md");
+        let (_, list) = page.split_once("\n## Fields of a record\n").expect("a section");
+        let list = list.split_once("\n## ").map_or(list, |(list, _)| list);
+        let capture = Capture::compile(None, None, &mut Build::default()).expect("valid");
+        let entry = written(&capture, &exchange("GET /a?b=1 HTTP/1.1\nHost: h\nX: a"));
+        let mut names: Vec<String> = ["upstream_latency", "consumer.username", "error_cause", "request_id"]
+            .into_iter()
+            .chain(["bodies_omitted", "request.body", "response.body", "service_id", "route_id", "client_ip"])
+            .map(str::to_owned)
+            .collect();
+        for (name, value) in entry.as_object().expect("an object") {
+            match value.as_object().filter(|_| ["request", "response", "server"].contains(&name.as_str())) {
+                Some(members) => names.extend(members.keys().map(|member| format!("{name}.{member}"))),
+                None => names.push(name.clone()),
+            }
+        }
+        for name in names {
+            assert!(list.contains(&format!("`{name}`")), "docs/guide/observing.md has no `{name}`");
+        }
+    }
+
+    #[test]
     fn the_id_of_a_record_is_in_a_format_that_names_it() {
         let id = json!("0000000000000001-000000000002");
         let format = json!({"a": "$request_method", "doc": {"id": "$record_id"}, "z": 1});
