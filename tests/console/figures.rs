@@ -62,7 +62,7 @@ fn an_open_console_costs_the_node_little() {
         return;
     }
     let Some(bench) = start() else { return };
-    bench.wait_text("live");
+    bench.page.wait("the page has come to live figures", "document.querySelector('header .dot.good')");
     let open = node_ms(&bench);
     bench.page.visit("about:blank");
     bench.page.wait("the console is closed", "location.href === 'about:blank'");

@@ -8,7 +8,7 @@ use weir_testkit::{Client, DEADLINE, TempDir, eventually, scaled};
 
 use crate::control_plane::{ControlPlane, replace};
 use crate::edge::weir;
-use crate::figures::{ENDPOINT, MEMORY_MIB, Missed, PATIENCE, ROUTE, START, connections, text, times};
+use crate::figures::{BOTH_MIB, ENDPOINT, Missed, PATIENCE, ROUTE, START, connections, text, times};
 use crate::objects::{gateway, route, service};
 use crate::real::endpoint;
 
@@ -83,7 +83,7 @@ fn changes_are_served_soon_in_a_large_cluster_on_a_real_api_server() {
     eventually("the last route is served", PATIENCE, is_served);
     let mut missed = Missed::default();
     missed.check(&format!("start to {routes} routes"), start.elapsed(), START);
-    missed.check("memory in MiB", node.rss() >> 20, MEMORY_MIB);
+    missed.check("memory in MiB", node.rss() >> 20, BOTH_MIB);
     let begun = Instant::now();
     eventually("all statuses are written", PATIENCE, || writes(&plane) >= 2 * routes as u64);
     println!("statuses of {routes} routes: {:?} more", begun.elapsed());
@@ -103,7 +103,7 @@ fn changes_are_served_soon_in_a_large_cluster_on_a_real_api_server() {
         _ => (route("app-2", "/app-2"), "200"),
     };
     missed.check_times("HTTPRoute", &times(clients, "/app-2", (0..changes).map(moved), replace), ROUTE);
-    missed.check(&format!("memory in MiB after {} changes", 2 * changes), node.rss() >> 20, MEMORY_MIB);
+    missed.check(&format!("memory in MiB after {} changes", 2 * changes), node.rss() >> 20, BOTH_MIB);
     eventually("the last statuses are written", PATIENCE, || writes_in_a_while(&plane) == 0);
     assert_eq!(writes_in_a_while(&plane), 0, "nothing changes, so nothing is written");
     missed.assert_none();
