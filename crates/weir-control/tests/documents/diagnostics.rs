@@ -1,8 +1,6 @@
 //! Pairs of a document and what comes of it: `tests/config/NAME.yaml` (or `.json`) and `NAME.txt` beside it, which holds
 //! `accepted`, the warnings, or every diagnostic. With `WEIR_BLESS=1` the outcomes are written anew: read the difference.
 
-mod plugins;
-
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -11,6 +9,8 @@ use weir_control::document::WrittenDocument;
 use weir_control::document::file_schema;
 use weir_control::text::yaml::{self, TextLimits};
 use weir_control::{Diagnostic, check_document};
+
+use crate::plugins;
 
 fn environment(name: &str) -> Option<String> {
     match name {

@@ -1,9 +1,9 @@
 //! Files that a configuration includes.
 
-mod plugins;
-
 use weir_control::{DocumentLoader, check_file};
 use weir_testkit::TempDir;
+
+use crate::plugins;
 
 /// What `weir check` says of `weir.yaml`, without the name of the directory.
 fn found(place: &TempDir) -> Vec<String> {

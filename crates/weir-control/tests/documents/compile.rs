@@ -1,7 +1,5 @@
 //! What documents mean: the snapshots that come of them.
 
-mod plugins;
-
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::pin;
@@ -17,6 +15,8 @@ use weir_gateway::route::Lookup;
 use weir_gateway::snapshot::{Chain, Concurrency, Link, PassHost, Route, Snapshot, Target, Timeouts};
 use weir_plugin::{Exchange, Stop};
 use weir_proto::Method;
+
+use crate::plugins;
 
 fn document(text: &str) -> CompleteDocument {
     let document = WrittenDocument::parse("weir.yaml", text, &|_| None, TextLimits::default());

@@ -1,7 +1,5 @@
 //! A file that is watched: what happens to it is served, or refused and said.
 
-mod plugins;
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -15,6 +13,8 @@ use weir_control::{
     watch,
 };
 use weir_testkit::{DEADLINE, TempDir, eventually, eventually_some};
+
+use crate::plugins;
 
 /// What was published and refused, in order.
 #[derive(Clone, Default)]

@@ -1,6 +1,6 @@
 //! A few plugins to compile documents with.
 
-#![allow(dead_code, reason = "each test file uses some of it")]
+#![allow(dead_code, reason = "their options are read, and nothing more")]
 
 use std::sync::Arc;
 

@@ -1,8 +1,6 @@
 //! What a document is compiled to does not depend on what was compiled before: random edits, each compiled after the one before
 //! and from scratch, with the same outcome.
 
-mod plugins;
-
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -17,6 +15,8 @@ use weir_gateway::route::Lookup;
 use weir_gateway::snapshot::{Chain, Link, Snapshot, Target};
 use weir_plugin::{Exchange, Flow};
 use weir_proto::Method;
+
+use crate::plugins;
 
 const HOSTS: [&str; 4] = ["a.test", "b.test", "x.b.test", "c.test"];
 const PATHS: [&str; 6] = ["/", "/a", "/a/b", "/a/b/c", "/b", "/c"];

@@ -92,7 +92,7 @@ proptest! {
 
     #[test]
     fn any_change_of_a_good_document_never_panics(at in 0_usize..900, with in piece(), length in 0_usize..20) {
-        let good = include_str!("../../../tests/config/apisix.yaml");
+        let good = include_str!("../../../../tests/config/apisix.yaml");
         let start = (at..).find(|at| good.is_char_boundary(*at)).expect("the end is a boundary").min(good.len());
         let end = (start + length).min(good.len());
         let end = (end..).find(|end| good.is_char_boundary(*end)).expect("the end is a boundary");

@@ -8,6 +8,7 @@ use weir_control::text::yaml::{SourceText, TextLimits};
 use weir_plugin::Entry;
 use weir_plugin::options::rows;
 use weir_plugins::REGISTRY;
+use weir_testkit::is_full;
 
 /// Values that many options refuse for different reasons, and parts of each that no message may contain.
 const VALUES: &[(&str, &[&str])] = &[
@@ -48,10 +49,13 @@ fn set(options: &mut Value, path: &str, value: Value) {
     }
 }
 
-/// The document and everything that is said about it, first with `$env://NAME` and then with `$secret://` at the same places.
-fn said(document: &dyn Fn(&str) -> Value, value: &str) -> Vec<String> {
+/// Both become the value before anything is compiled.
+const REFERENCES: [&str; 2] = ["$env://NAME", "$secret://vault/1/path/key"];
+
+/// The document and everything that is said about it, with each of the references at the same places.
+fn said(document: &dyn Fn(&str) -> Value, value: &str, references: &[&str]) -> Vec<String> {
     let mut said = Vec::new();
-    for reference in ["$env://NAME", "$secret://vault/1/path/key"] {
+    for reference in references {
         let mut written = document(reference);
         written["secrets"] = json!([{"id": "vault/1", "uri": "http://127.0.0.1:1", "prefix": "kv", "token": "t"}]);
         let lookup = |name: &str| (name == "NAME").then(|| value.to_owned());
@@ -96,8 +100,10 @@ fn no_plugin_tells_the_value_that_it_refuses() {
                     }
                 }
             };
-            for (value, parts) in VALUES {
-                for message in said(&document, value) {
+            for (number, (value, parts)) in VALUES.iter().enumerate() {
+                // Thousands of documents: secrets have one value in each place, unless there is time for all.
+                let references = if number == 0 || is_full() { &REFERENCES[..] } else { &REFERENCES[..1] };
+                for message in said(&document, value, references) {
                     told += 1;
                     let lower = message.to_lowercase();
                     if parts.iter().any(|part| lower.contains(&part.to_lowercase())) {
@@ -134,7 +140,7 @@ fn no_resource_tells_the_value_that_it_refuses() {
     ];
     for document in resources {
         for (value, parts) in VALUES {
-            for message in said(document, value) {
+            for message in said(document, value, &REFERENCES) {
                 let lower = message.to_lowercase();
                 assert!(!parts.iter().any(|part| lower.contains(&part.to_lowercase())), "{message}");
             }

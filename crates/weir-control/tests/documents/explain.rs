@@ -1,11 +1,11 @@
 //! What `weir explain` says.
 
-mod plugins;
-
 use weir_control::VariableLookup;
 use weir_control::document::WrittenDocument;
 use weir_control::explain::{RequestDescription, Unexplained, explain};
 use weir_control::text::yaml::TextLimits;
+
+use crate::plugins;
 
 const FILE: &str = "
 global_rules: [{ id: g, plugins: { mark-access: { text: g } } }]
