@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fs, panic};
 
-/// Changed copies tried for each file of a corpus.
-const CHANGES: usize = 2000;
+use weir_testkit::scaled;
+
+/// Changed copies tried for each file of a corpus, and with full counts.
+const CHANGES: (usize, usize) = (500, 2000);
 /// Inputs tried of each corpus; what fuzzing keeps can be thousands.
 const MOST: usize = 2000;
 /// The longest input that is changed further.
@@ -89,9 +91,10 @@ fn replay(name: &str) {
     let (_, target) = targets::ALL.iter().find(|(own, _)| *own == name).expect("a target of this name");
     let corpus = corpus(name);
     let mut dice = BalancerRandom(0x9E37_79B9_7F4A_7C15);
+    let changes = scaled(CHANGES.0, CHANGES.1);
     for (path, data) in &corpus {
         run(target, data, &path.display().to_string());
-        for _ in 0..CHANGES {
+        for _ in 0..changes {
             let other = &corpus[dice.below(corpus.len())].1;
             run(target, &changed(data, other, &mut dice), &format!("{}, changed", path.display()));
         }

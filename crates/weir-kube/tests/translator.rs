@@ -173,7 +173,7 @@ fn check(translator: &Translator, read: &Reader, world: &World, options: &KubeOp
 }
 
 fn config() -> ProptestConfig {
-    let cases = if std::env::var_os("WEIR_TEST_FULL").is_some() { 5_000 } else { 100 };
+    let cases = if std::env::var_os("WEIR_TEST_FULL").is_some() { 5_000 } else { 40 };
     ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) }
 }
 

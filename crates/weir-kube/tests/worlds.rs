@@ -154,7 +154,7 @@ spec:
 }
 
 fn config() -> ProptestConfig {
-    let cases = if std::env::var_os("WEIR_TEST_FULL").is_some() { 2_000 } else { 256 };
+    let cases = if std::env::var_os("WEIR_TEST_FULL").is_some() { 2_000 } else { 100 };
     ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) }
 }
 
