@@ -20,6 +20,8 @@ mod type_names;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use package::{CompressionEffort, Package};
+
 const USAGE: &str = "cargo xtask COMMAND
 
   check   format, lints, tidy, generated docs, dependencies
@@ -28,7 +30,8 @@ const USAGE: &str = "cargo xtask COMMAND
   docs    writes docs/reference (with --check: compares)
   site    builds the pages as a site, target/site, with mdBook; scripts/mdbook installs it
   package writes a tarball, a Debian and an RPM package, an OCI image, SBOM and checksums to target/packages, or to the
-          folder named (with --binary FILE: of this binary, instead of building the profile `dist`)
+          folder named (with --binary FILE: of this binary, instead of building the profile `dist`; with --quick before it: in
+          little time and large)
   console vendor
           fetches the packages that the console uses, and bundles them into console/vendor
   demo    starts the weir built beside it before a demo backend and sends a first request (with --once: on free ports,
@@ -51,9 +54,14 @@ fn main() -> ExitCode {
         ["demo"] => demo::demo(false),
         ["demo", "--once"] => demo::demo(true),
         ["demo", "--binary", binary, file] => demo::run(Path::new(binary), file, false),
-        ["package", "--binary", binary, out] => package::Package { binary: Some(binary), out }.make(),
-        ["package", out] => package::Package { binary: None, out }.make(),
-        ["package"] => package::Package { binary: None, out: "target/packages" }.make(),
+        ["package", "--quick", "--binary", binary, out] => {
+            Package { binary: Some(binary), out, effort: CompressionEffort::LITTLE }.make()
+        }
+        ["package", "--binary", binary, out] => {
+            Package { binary: Some(binary), out, effort: CompressionEffort::MUCH }.make()
+        }
+        ["package", out] => Package { binary: None, out, effort: CompressionEffort::MUCH }.make(),
+        ["package"] => Package { binary: None, out: "target/packages", effort: CompressionEffort::MUCH }.make(),
         _ => Err(vec![USAGE.to_owned()]),
     };
     match outcome {

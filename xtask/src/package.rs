@@ -19,6 +19,22 @@ pub(crate) struct Package<'a> {
     /// A binary that is built already; without one, the profile `dist` is built.
     pub binary: Option<&'a str>,
     pub out: &'a str,
+    pub effort: CompressionEffort,
+}
+
+/// How small the files are made, in the words of the programs that do it.
+#[derive(Clone, Copy)]
+pub(crate) struct CompressionEffort {
+    gzip: &'static str,
+    debian: &'static str,
+    rpm: &'static str,
+}
+
+impl CompressionEffort {
+    /// For packages that are shipped.
+    pub(crate) const MUCH: CompressionEffort = CompressionEffort { gzip: "-6", debian: "-z9", rpm: "w9.zstdio" };
+    /// For packages that are tried: the binary of the tests is large, since it is not optimised.
+    pub(crate) const LITTLE: CompressionEffort = CompressionEffort { gzip: "-1", debian: "-z1", rpm: "w1.zstdio" };
 }
 
 impl Package<'_> {
@@ -36,17 +52,14 @@ impl Package<'_> {
         lay_out(&built, &root, &out.join("weir.debug"))?;
         let architecture = architecture()?;
         let name = format!("weir-{VERSION}-linux-{}", architecture.rust);
-        tarball(&root, &work.join(&name), &out.join(format!("{name}.tar.gz")), &epoch)?;
-        debian(&root, &work.join("deb"), &out.join(format!("weir_{VERSION}_{}.deb", architecture.debian)), &epoch)?;
+        let CompressionEffort { gzip, debian: effort, rpm } = self.effort;
+        tarball(&root, &work.join(&name), &out.join(format!("{name}.tar.gz")), &epoch, gzip)?;
+        let package = out.join(format!("weir_{VERSION}_{}.deb", architecture.debian));
+        debian(&root, &work.join("deb"), &package, &epoch, effort)?;
         let package = out.join(format!("weir-{VERSION}-1.{}.rpm", architecture.rust));
-        rpm::write_rpm(&root, &work.join("rpm"), &package, architecture.rust, &epoch)?;
-        image::write_image(
-            &root,
-            &work.join("image"),
-            &out.join(format!("{name}.oci.tar")),
-            architecture.debian,
-            &epoch,
-        )?;
+        rpm::write_rpm(&root, &work.join("rpm"), &package, architecture.rust, &epoch, rpm)?;
+        let archive = out.join(format!("{name}.oci.tar"));
+        image::write_image(&root, &work.join("image"), &archive, architecture.debian, &epoch, gzip)?;
         write(&out.join(format!("{name}.cdx.json")), &sbom::page(&epoch)?)?;
         remove(&work)?;
         checksums(out)
@@ -136,11 +149,11 @@ fn lay_out(built: &Built, root: &Path, debug: &Path) -> Result<(), Problems> {
     step("manual pages cannot be compressed", Command::new("gzip").args(["--no-name", "-r"]).arg(pages))
 }
 
-fn tarball(root: &Path, folder: &Path, archive: &Path, epoch: &str) -> Result<(), Problems> {
+fn tarball(root: &Path, folder: &Path, archive: &Path, epoch: &str, effort: &str) -> Result<(), Problems> {
     step("the files cannot be copied", Command::new("cp").arg("-a").arg(root).arg(folder))?;
     let plain = archive.with_extension("");
     tar(folder.parent().expect("below work"), &[folder.file_name().expect("has a name")], &plain, epoch)?;
-    step("the tarball cannot be compressed", Command::new("gzip").args(["--no-name", "--force"]).arg(&plain))
+    step("the tarball cannot be compressed", Command::new("gzip").args(["--no-name", "--force", effort]).arg(&plain))
 }
 
 /// An archive that says nothing of who made it, and when.
@@ -151,7 +164,7 @@ fn tar(from: &Path, names: &[&std::ffi::OsStr], archive: &Path, epoch: &str) -> 
     step("the archive cannot be written", &mut tar)
 }
 
-fn debian(root: &Path, folder: &Path, package: &Path, epoch: &str) -> Result<(), Problems> {
+fn debian(root: &Path, folder: &Path, package: &Path, epoch: &str, effort: &str) -> Result<(), Problems> {
     step("the files cannot be copied", Command::new("cp").arg("-a").arg(root).arg(folder))?;
     let kilobytes = output(Command::new("du").args(["--summarize", "--apparent-size", "--block-size=1K"]).arg(root))?;
     let kilobytes = kilobytes.split_whitespace().next().unwrap_or_default();
@@ -169,7 +182,8 @@ fn debian(root: &Path, folder: &Path, package: &Path, epoch: &str) -> Result<(),
         copy(&Path::new("deploy/debian").join(script), &folder.join("DEBIAN").join(script), 0o755)?;
     }
     let mut build = Command::new("dpkg-deb");
-    build.args(["--root-owner-group", "-Zgzip", "--build"]).arg(folder).arg(package).env("SOURCE_DATE_EPOCH", epoch);
+    build.args(["--root-owner-group", "-Zgzip", effort, "--build"]).arg(folder).arg(package);
+    build.env("SOURCE_DATE_EPOCH", epoch);
     step("the Debian package cannot be built", build.stdout(std::process::Stdio::null()))
 }
 

@@ -45,6 +45,7 @@ pub(super) fn write_image(
     archive: &Path,
     architecture: &str,
     epoch: &str,
+    effort: &str,
 ) -> Result<(), Problems> {
     let (layer, layout) = (work.join("layer"), work.join("layout"));
     write_layer_files(root, &layer)?;
@@ -53,7 +54,7 @@ pub(super) fn write_image(
     let plain = work.join("layer.tar");
     tar(&layer, &[".".as_ref()], &plain, epoch)?;
     let uncompressed = digest(&plain)?;
-    step("the layer cannot be compressed", Command::new("gzip").args(["--no-name"]).arg(&plain))?;
+    step("the layer cannot be compressed", Command::new("gzip").args(["--no-name", effort]).arg(&plain))?;
     let layer = blob(&blobs, &work.join("layer.tar.gz"), "application/vnd.oci.image.layer.v1.tar+gzip")?;
     let created =
         output(Command::new("date").args(["--utc", "+%Y-%m-%dT%H:%M:%SZ", "--date"]).arg(format!("@{epoch}")))?;

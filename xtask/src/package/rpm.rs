@@ -15,6 +15,7 @@ pub(super) fn write_rpm(
     package: &Path,
     architecture: &str,
     epoch: &str,
+    effort: &str,
 ) -> Result<(), Problems> {
     let missing =
         |_| vec!["there is no rpmbuild: install the package `rpm` (Debian) or `rpm-build` (Fedora)".to_owned()];
@@ -32,7 +33,7 @@ pub(super) fn write_rpm(
         ("use_source_date_epoch_as_buildtime", "1".to_owned()),
         ("clamp_mtime_to_source_date_epoch", "1".to_owned()),
         // Compressed by zstd, which is read by rpm 4.14 (2018) and later.
-        ("_binary_payload", "w9.zstdio".to_owned()),
+        ("_binary_payload", effort.to_owned()),
     ] {
         build.arg("--define").arg(format!("{name} {value}"));
     }

@@ -33,7 +33,7 @@ fn weir() -> Option<PathBuf> {
 #[track_caller]
 fn package(binary: &Path, out: &Path) {
     fs::create_dir_all(out).expect("its own directory");
-    said(Command::new(env!("CARGO_BIN_EXE_xtask")).args(["package", "--binary"]).arg(binary).arg(out));
+    said(Command::new(env!("CARGO_BIN_EXE_xtask")).args(["package", "--quick", "--binary"]).arg(binary).arg(out));
 }
 
 /// The folder with the packages, which are made once for all tests.
