@@ -4,7 +4,7 @@
 # `make test SETUP=no` runs the tests with what is installed already; those that need more are reported as skipped.
 SETUP_TESTS := $(if $(filter no,$(SETUP)),true,scripts/setup)
 # The tests are built meanwhile, since much of the setup waits for the network. What does not build is told by scripts/test.
-SET_UP_AND_BUILD = $(SETUP_TESTS) & setup=$$!; cargo test --workspace --no-run; wait $$setup
+SET_UP_AND_BUILD = $(SETUP_TESTS) & setup=$$!; cargo xtask test --no-run; wait $$setup
 # The tests run `make run` with what they have built anyway.
 BUILD ?= cargo build --package weir --package xtask
 .PHONY: help run test test-full check fmt docs setup fuzz compare results pictures release dist package reproduce

@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask check` is all that CI's static part runs.
+//! The project's own commands: `cargo xtask check` is all that CI's static part runs, and `cargo xtask test` all that CI runs.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,7 @@ mod ladder;
 mod package;
 mod schema_page;
 mod structure;
+mod suite;
 mod tidy;
 mod tree;
 mod type_names;
@@ -24,7 +25,10 @@ use package::{CompressionEffort, Package};
 
 const USAGE: &str = "cargo xtask COMMAND
 
-  check   format, lints, tidy, generated docs, dependencies
+  test    builds all tests, checks the sources, and runs the tests, two binaries at a time (with --no-run: builds alone); more
+          arguments are those of `cargo test`
+  check   format, lints, tidy, generated docs, dependencies (with --linted WARNINGS: without clippy, which the build of the
+          tests was, and had so many)
   tidy    layering, import circles of files and folders, long functions, type names that mean two things, machine paths
   deps    licences, banned and repeated crates (deny.toml)
   docs    writes docs/reference (with --check: compares)
@@ -43,7 +47,10 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     std::env::set_current_dir(root()).expect("the workspace is where this was built");
     let outcome = match arguments[..] {
-        ["check"] => check::check(),
+        ["test", "--no-run", ref selected @ ..] => suite::build(selected),
+        ["test", ref selected @ ..] => suite::run(selected),
+        ["check"] => check::check(None),
+        ["check", "--linted", warnings] => check::check(Some(warnings)),
         ["tidy"] => tidy::tidy(),
         ["deps"] => dependencies::dependencies(),
         ["docs"] => docs::write(),
@@ -113,9 +120,14 @@ fn output(command: &mut Command) -> Result<String, Problems> {
 
 /// Where `cargo build` put the binary.
 fn binary() -> Result<PathBuf, Problems> {
+    Ok(target()?.join("debug/weir"))
+}
+
+/// The folder of all that is built.
+fn target() -> Result<PathBuf, Problems> {
     let metadata = output(cargo().args(["metadata", "--no-deps", "--offline", "--format-version", "1"]))?;
     let metadata: serde_json::Value =
         serde_json::from_str(&metadata).map_err(|error| vec![format!("cargo metadata: {error}")])?;
     let target = metadata["target_directory"].as_str().ok_or_else(|| vec!["cargo names no target".to_owned()])?;
-    Ok(Path::new(target).join("debug/weir"))
+    Ok(PathBuf::from(target))
 }

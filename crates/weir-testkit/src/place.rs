@@ -78,16 +78,25 @@ pub fn free_port() -> u16 {
     let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").expect("Linux has this file");
     let above: u32 =
         range.split_whitespace().next().and_then(|low| low.parse().ok()).expect("the range is two numbers");
-    let count = above.saturating_sub(FIRST_PORT);
-    // Processes that run side by side begin at different ports.
+    let lane = std::env::var("WEIR_TEST_LANE").ok();
+    let (lane, lanes) = lane.as_deref().and_then(lane_of).unwrap_or((0, 1));
+    let count = above.saturating_sub(FIRST_PORT) / lanes;
+    let first = FIRST_PORT + lane * count;
+    // Other processes that run side by side begin at different ports.
     let start = process::id().wrapping_mul(997);
     let bind = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok();
     let below = (0..count).find_map(|_| {
         let number = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-        bind((FIRST_PORT + number % count) as u16)
+        bind((first + number % count) as u16)
     });
     let listener = below.or_else(|| bind(0)).expect("loopback has free ports");
     listener.local_addr().expect("a bound socket has an address").port()
+}
+
+/// `cargo xtask test` runs binaries side by side, and tells each by `WEIR_TEST_LANE=LANE/LANES` which part of the ports is its own.
+fn lane_of(text: &str) -> Option<(u32, u32)> {
+    let (lane, lanes) = text.split_once('/')?;
+    Some((lane.parse().ok()?, lanes.parse().ok()?)).filter(|(lane, lanes)| lane < lanes)
 }
 
 /// Servers of the machine usually listen below this port.
@@ -106,6 +115,11 @@ mod tests {
     fn no_port_is_given_out_twice() {
         let ports: std::collections::HashSet<u16> = (0..50).map(|_| free_port()).collect();
         assert_eq!(ports.len(), 50);
+    }
+
+    #[test]
+    fn a_lane_is_one_of_several() {
+        assert_eq!((lane_of("1/2"), lane_of("2/2"), lane_of("1"), lane_of("")), (Some((1, 2)), None, None, None));
     }
 
     #[test]
