@@ -16,6 +16,14 @@ export const records = {
   outcome: "Outcome", records: "Records", size: "Size", accepted: "Accepted", delivered: "Delivered", inMemory: "Waiting in memory", inSpool: "Waiting on disk", inFlight: "Being sent",
   rejected: (reason) => `Rejected: ${reason.replaceAll("_", " ")}`, dropped: (reason) => `Dropped: ${reason.replaceAll("_", " ")}`, failing: "failing", working: "working",
   nextAttempt: (at) => `The next attempt is at ${at}`,
+  test: "Send a test record", testOf: (name) => `Send a test record to ${name}`, testing: "The test record is on its way …",
+  tested: (outcome, reason) => {
+    if (outcome === "delivered") return "The test record was delivered.";
+    if (outcome === "rejected") return `The destination rejects the test record (${reason.replaceAll("_", " ")}):`;
+    if (outcome === "dropped") return `The test record is lost (${reason.replaceAll("_", " ")}).`;
+    return "The test record waits, and is sent as soon as the destination takes it.";
+  },
+  testMark: (id) => `Its member \`weir_test_record\` has the value \`${id}\`.`,
 };
 
 export const lab = {

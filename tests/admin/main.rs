@@ -34,6 +34,7 @@ mod set_aside;
 mod standalone;
 mod strangers;
 mod tables;
+mod test_records;
 mod tokens;
 mod turns;
 mod unix_socket;

@@ -105,6 +105,23 @@ impl Bench {
         Some(bench)
     }
 
+    /// A page, not logged in, of a node that has results of the lab, a logger, and another node to be compared with, which is returned too.
+    #[track_caller]
+    pub(crate) fn with_neighbours(page: BrowserPage) -> (Bench, Gateway) {
+        const KEY: &str = "the-key-of-this-node-at-the-other";
+        let start = |file: &str| Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(file);
+        let other = start(&format!("{}  - {{ name: here, key: {KEY}, role: viewer }}\n", api::file()));
+        let url = format!("http://{}", api::admin_addr(&other));
+        let lab = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/results");
+        let settings =
+            format!("  lab: {}\n  environments: [{{ name: live, url: '{url}', key: {KEY} }}]\n", lab.display());
+        let bench = Bench::of(page, start(&(api::file() + &settings)));
+        bench.fill(&resources(&bench.origin));
+        let logger = json!({ "http-logger": { "uri": format!("http://{}/logs", bench.origin.addr()) } });
+        bench.fill(&[("global_rules/logs".to_owned(), json!({ "plugins": logger }))]);
+        (bench, other)
+    }
+
     /// A page of a node with these resources, given the address of the backend, in a store.
     #[track_caller]
     pub(crate) fn in_store(

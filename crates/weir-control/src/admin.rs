@@ -40,6 +40,7 @@ mod sent_lists;
 mod sessions;
 mod settings;
 mod table;
+mod test_record;
 mod tokens;
 mod told;
 mod trace;

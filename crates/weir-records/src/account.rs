@@ -41,6 +41,9 @@ pub struct AccountReading {
     /// Records wait on disk, and no sink of the process sends them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_orphaned: bool,
+    /// Whether [`crate::SinkRegister::send_test`] can send a test record.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub takes_tests: bool,
     /// When a batch that was not delivered is sent again, in milliseconds since 1970; `None` if none waits.
     pub next_attempt_ms: Option<u64>,
 }
@@ -183,6 +186,10 @@ impl RecordAccount {
         }
     }
 
+    pub(crate) fn last_error(&self) -> Option<String> {
+        self.lock().last_error.clone()
+    }
+
     /// Sets when a batch is sent again; `None` when it is.
     pub(crate) fn set_next_attempt(&self, at: Option<SystemTime>) {
         self.lock().next_attempt = at;
@@ -215,6 +222,7 @@ impl RecordAccount {
             pending: Pending { memory, spool: books.spooled, inflight: books.inflight },
             last_error: state.last_error.clone(),
             is_orphaned: false,
+            takes_tests: false,
             next_attempt_ms: state.next_attempt.map(|at| {
                 let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
                 u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

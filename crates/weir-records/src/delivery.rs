@@ -106,7 +106,7 @@ struct DeliveryEnded(Arc<SinkCore>);
 
 impl Drop for DeliveryEnded {
     fn drop(&mut self) {
-        self.0.register.ended(&self.0.signals);
+        self.0.register.ended(&self.0);
     }
 }
 

@@ -38,6 +38,7 @@ mod sink;
 mod sink_core;
 mod spool;
 mod spooling;
+mod test_record;
 mod threads;
 
 pub use crate::sink_core::SinkOptions;
@@ -55,3 +56,4 @@ pub use sealed::{MAX_SPOOL_KEYS, SPOOL_KEY_BYTES, SpoolKeys};
 pub use sink::{RecordSink, SinkWriter};
 pub use spool::{SpoolFullPolicy, SpoolOptions, SpoolPlace, SpoolSync, directory_name, read_accounts};
 pub use spooling::SinkSpool;
+pub use test_record::{SentTest, TestFault, TestOutcome, TestRecords};

@@ -80,7 +80,7 @@ pub(crate) struct RecordQueue {
     /// When the first record arrived, and when the last one did.
     first: Option<Instant>,
     last: Option<Instant>,
-    /// The queue contains records again that were due before.
+    /// The queue contains records that are due: they were before, or are to be sent at once.
     is_due: bool,
 }
 
@@ -99,6 +99,11 @@ impl RecordQueue {
         self.first.get_or_insert(now);
         self.last = Some(now);
         self.records.push_back(record);
+    }
+
+    /// Makes the next batch due at once.
+    pub(crate) fn hurry(&mut self) {
+        self.is_due = true;
     }
 
     /// Puts unsent records back, before those with higher numbers.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::account::{AccountReading, RecordAccount};
 use crate::lock::locked;
 use crate::memory::RecordMemory;
-use crate::signals::SinkSignals;
+use crate::sink_core::SinkCore;
 use crate::spool::{SpoolPlace, by_name, read_places};
 use crate::threads::{SinkThreads, StartTask};
 
@@ -23,11 +23,6 @@ struct RegisteredSpool {
     place: Arc<SpoolPlace>,
     /// A sink uses it now.
     is_used: bool,
-}
-
-struct RunningSink {
-    name: String,
-    signals: Arc<SinkSignals>,
 }
 
 /// What is said of records on disk that no sink sends.
@@ -60,7 +55,7 @@ pub struct SinkRegister {
     pub(crate) memory: Arc<RecordMemory>,
     /// The processors for threads of sinks; empty means any.
     cpus: Mutex<Box<[u16]>>,
-    running: Mutex<Vec<RunningSink>>,
+    running: Mutex<Vec<Arc<SinkCore>>>,
     /// Where the spools of the node are, whether a sink has one or not.
     directory: Mutex<Option<PathBuf>>,
     /// All open places on disk; they stay open until the process ends.
@@ -131,14 +126,20 @@ impl SinkRegister {
         Arc::clone(accounts.entry(name.to_owned()).or_insert_with(|| Arc::new(RecordAccount::in_memory(name))))
     }
 
-    pub(crate) fn began(&self, name: &str, signals: &Arc<SinkSignals>) {
+    pub(crate) fn began(&self, sink: &Arc<SinkCore>) {
         self.tasks.fetch_add(1, Ordering::AcqRel);
-        locked(&self.running).push(RunningSink { name: name.to_owned(), signals: Arc::clone(signals) });
+        locked(&self.running).push(Arc::clone(sink));
     }
 
-    pub(crate) fn ended(&self, signals: &Arc<SinkSignals>) {
-        locked(&self.running).retain(|other| !Arc::ptr_eq(&other.signals, signals));
+    pub(crate) fn ended(&self, sink: &Arc<SinkCore>) {
+        locked(&self.running).retain(|other| !Arc::ptr_eq(other, sink));
         self.tasks.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// The running sinks of a name that plugins still use.
+    pub(crate) fn running_sinks(&self, name: &str) -> Vec<Arc<SinkCore>> {
+        let running = locked(&self.running);
+        running.iter().filter(|sink| sink.name() == name && !sink.signals.is_closed()).cloned().collect()
     }
 
     /// The accounts of all sinks, by name. Those with a spool count since their directory was made: the places of other processes are
@@ -159,7 +160,11 @@ impl SinkRegister {
         let waits = |reading: &AccountReading| !(reading.pending.spool.is_zero() && reading.pending.inflight.is_zero());
         let running = locked(&self.running);
         let is_orphaned =
-            |reading: &&mut AccountReading| waits(reading) && !running.iter().any(|sink| sink.name == reading.name);
+            |reading: &&mut AccountReading| waits(reading) && !running.iter().any(|sink| sink.name() == reading.name);
+        let takes_tests = |name: &str| {
+            running.iter().any(|sink| sink.name() == name && !sink.signals.is_closed() && sink.options.tests.is_some())
+        };
+        all.iter_mut().for_each(|reading| reading.takes_tests = takes_tests(&reading.name));
         all.iter_mut().filter(is_orphaned).for_each(|reading| {
             reading.is_orphaned = true;
             reading.last_error = Some(ORPHANED.to_owned());

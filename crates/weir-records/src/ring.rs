@@ -88,6 +88,11 @@ struct WriterState {
 impl RingWriter {
     /// Copies a record into the ring, or counts that there was no room. `write` appends the record to the given buffer.
     pub fn write(&self, attachments: Vec<Attachment>, write: impl FnOnce(&mut Vec<u8>)) {
+        self.offer(attachments, write);
+    }
+
+    /// The same; returns whether there was room.
+    pub(crate) fn offer(&self, attachments: Vec<Attachment>, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         state.scratch.clear();
@@ -98,13 +103,15 @@ impl RingWriter {
         let slot = self.account.slot(self.slot);
         // Counted before the sink can see the record, so that it never sees more records than were accepted.
         slot.accept(bytes);
-        match state.hand_over(attachments, attached as u64) {
+        let is_taken = state.hand_over(attachments, attached as u64);
+        match is_taken {
             true => state.refused = 0,
             false => {
                 state.refused = state.refused.saturating_add(1);
                 slot.refuse(bytes);
             }
         }
+        is_taken
     }
 
     /// Bytes of content that the sink has not taken yet and that are not counted in its memory.

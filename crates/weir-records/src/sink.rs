@@ -12,6 +12,7 @@ use crate::register::SinkRegister;
 use crate::ring::{Attachment, RingWriter, new_ring};
 use crate::signals::SinkSignals;
 use crate::sink_core::{SinkCore, SinkOptions};
+use crate::test_record::TestWatches;
 
 /// A sink. When the last plugin that uses it drops it, the sink sends its remaining records, and ends.
 pub struct RecordSink {
@@ -29,8 +30,9 @@ impl RecordSink {
             options,
             register: Arc::clone(register),
             memory: Arc::new(SinkMemory::new(Arc::clone(&register.memory))),
-            new_rings: Mutex::default(),
+            new_rings: Mutex::new(Some(Vec::new())),
             signals: Arc::new(SinkSignals::default()),
+            tests: TestWatches::default(),
         };
         RecordSink { core: Arc::new(core), open: Mutex::new(Some(open)) }
     }
@@ -43,17 +45,17 @@ impl RecordSink {
         let Some(open) = locked(&self.open).take() else { return Ok(()) };
         let (core, register) = (Arc::clone(&self.core), Arc::clone(&self.core.register));
         let start = Box::new(move || delivery::start(core, open));
-        register.began(self.core.name(), &self.core.signals);
+        register.began(&self.core);
         register.run(start).map_err(|error| {
-            register.ended(&self.core.signals);
+            register.ended(&self.core);
             format!("{}: the thread that sends records cannot be started: {error}", self.core.name())
         })
     }
 
-    /// Creates a ring for the calling thread. `None` if too many threads have one.
+    /// Creates a ring for the calling thread. `None` if too many threads have one, or the sink's task has ended.
     pub fn writer(&self) -> Option<RingWriter> {
         let (writer, reader) = new_ring(self.core.spooled.get().unwrap_or(&self.core.account), &self.core.memory)?;
-        locked(&self.core.new_rings).push(reader);
+        locked(&self.core.new_rings).as_mut()?.push(reader);
         Some(writer)
     }
 

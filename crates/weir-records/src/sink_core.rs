@@ -11,6 +11,7 @@ use crate::ring::RingReader;
 use crate::signals::SinkSignals;
 use crate::spool::SpoolFullPolicy;
 use crate::spooling::SinkSpool;
+use crate::test_record::{TestRecords, TestWatches};
 
 /// The options of a sink.
 #[derive(Clone, Debug)]
@@ -26,6 +27,8 @@ pub struct SinkOptions {
     pub spool: Option<SinkSpool>,
     /// Where rejected records are kept.
     pub rejected: Option<RejectedRecords>,
+    /// Writes test records, if a record of this sink can say that it is one.
+    pub tests: Option<TestRecords>,
 }
 
 /// The state shared by a sink's users and its task.
@@ -36,9 +39,11 @@ pub(crate) struct SinkCore {
     pub spooled: OnceLock<Arc<RecordAccount>>,
     pub register: Arc<SinkRegister>,
     pub memory: Arc<SinkMemory>,
-    /// Rings that the task has not adopted yet.
-    pub new_rings: Mutex<Vec<RingReader>>,
+    /// Rings that the task has not adopted yet; `None` when it adopts no more.
+    pub new_rings: Mutex<Option<Vec<RingReader>>>,
     pub signals: Arc<SinkSignals>,
+    /// Test records without an outcome yet.
+    pub tests: TestWatches,
 }
 
 impl SinkCore {
@@ -46,6 +51,11 @@ impl SinkCore {
     pub(crate) fn blocks(&self) -> bool {
         let spool = self.options.spool.as_ref();
         spool.is_some_and(|spool| spool.options.when_full == SpoolFullPolicy::Block)
+    }
+
+    /// Why the destination did not take the last batch.
+    pub(crate) fn last_error(&self) -> Option<String> {
+        self.spooled.get().unwrap_or(&self.account).last_error()
     }
 
     pub(crate) fn name(&self) -> &str {

@@ -34,7 +34,7 @@ use super::request::{
 use super::tokens::AcceptedTokens;
 use super::{
     configs, draft, environments, explain, file_mode, history, hubs, kinds, nodes, plugins, resources, settings, table,
-    trace, validate,
+    test_record, trace, validate,
 };
 use crate::document::{AdminKey, AdminRole};
 use crate::hubs::Hubs;
@@ -393,7 +393,8 @@ impl AdminHandlers {
             (["lab"] | ["lab", _], &Method::GET) => self.lab(request).await,
             (["settings"], &Method::GET) => settings::answer(&self.context, request),
             (["trace"], &Method::POST) => trace::answer(&*self.pages, request).await,
-            (["explain" | "trace"], method) => Ok(answer::other_method(method, "POST")),
+            (["records", "test"], &Method::POST) => test_record::answer(&*self.pages, request).await,
+            (["explain" | "trace"] | ["records", "test"], method) => Ok(answer::other_method(method, "POST")),
             (["table", _], method) => Ok(answer::other_method(method, "GET")),
             (path, method) if is_page(path) && *method != Method::GET => Ok(answer::other_method(method, "GET")),
             (_, &Method::GET) => self.node_page(request, query),

@@ -82,6 +82,15 @@ impl AuditedPromotion {
     }
 }
 
+/// The sink that a test record was for, passed in an extension of the response.
+#[derive(Clone, Debug)]
+struct AuditedSink(String);
+
+/// Passes the sink of a test record on for the audit log.
+pub(super) fn audit_test_record(answer: &mut AdminResponse, sink: &str) {
+    answer.extensions_mut().insert(AuditedSink(sink.chars().take(MAX_TOLD).collect()));
+}
+
 /// Passes the files of a change on for the audit log.
 pub(super) fn audit_files(answer: &mut AdminResponse, files: AuditedFiles) {
     answer.extensions_mut().insert(files);
@@ -179,6 +188,9 @@ impl AuditedRequest {
         }
         if let Some(promotion) = answer.extensions_mut().remove::<AuditedPromotion>() {
             promotion.tell(&mut line);
+        }
+        if let Some(AuditedSink(sink)) = answer.extensions_mut().remove() {
+            line["sink"] = sink.into();
         }
         if let Value::Object(members) = &mut line {
             members.retain(|_, value| !value.is_null());

@@ -15,12 +15,15 @@ pub trait NodePages: Send + Sync {
     /// Sends a request to a listener of the node, and responds with what became of it.
     fn send(&self, request: TracedRequest) -> SentRequest<'_>;
 
+    /// Sends a test record to a sink of log records, and responds with what became of it.
+    fn test_record(&self, sink: String) -> SentRequest<'_>;
+
     /// The results of the lab in the node's folder, the one with this name, or what is different in another one; `None` if the node
     /// has no such folder.
     fn lab(&self, name: Option<String>, other: Option<String>) -> Option<SentRequest<'_>>;
 }
 
-/// The future of the response to [`NodePages::send`] and [`NodePages::lab`].
+/// The future of the response to [`NodePages::send`], [`NodePages::test_record`] and [`NodePages::lab`].
 pub type SentRequest<'a> = Pin<Box<dyn Future<Output = Response<Bytes>> + Send + 'a>>;
 
 /// A request to be sent.

@@ -14,7 +14,7 @@
 //! ```
 
 use std::borrow::Cow;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -79,6 +79,8 @@ pub(crate) struct Capture {
     /// `log_format_extra` defines members with the names that `route_id` and `service_id` would have.
     extra_has_route: bool,
     extra_has_service: bool,
+    /// Whether what is sent has members, one of which can say that a record is a test.
+    can_mark_tests: bool,
     /// Fields that plugins have declared to be secret. They are complete by the time of the first record.
     secrets: Arc<SecretFields>,
     secret_names: OnceLock<SecretNames>,
@@ -180,6 +182,7 @@ impl Capture {
             hidden,
             extra_has_route,
             extra_has_service,
+            can_mark_tests: true,
             secrets,
             secret_names: OnceLock::new(),
         })
@@ -194,6 +197,15 @@ impl Capture {
     pub(crate) fn with_matched_uri(mut self) -> Capture {
         self.hidden.push(DestinationText::MatchedUri);
         self
+    }
+
+    /// For a destination that is sent no members, but figures, or events that cost money: no test records.
+    pub(crate) fn without_tests(self) -> Capture {
+        Capture { can_mark_tests: false, ..self }
+    }
+
+    pub(crate) fn can_mark_tests(&self) -> bool {
+        self.can_mark_tests
     }
 
     /// Whether records contain everything, including content.
@@ -211,19 +223,8 @@ impl Capture {
         let logged = LoggedExchange(exchange);
         let secrets = self.secret_names.get_or_init(|| SecretNames::of(&self.secrets));
         let shown = RecordVariables { logged: &logged, secrets };
-        out.push(if self.format.is_none() { EVERYTHING } else { FORMAT });
-        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
-        out.extend_from_slice(&now_ms.to_le_bytes());
-        out.push(self.hidden.len() as u8);
-        for hidden in &self.hidden {
-            match hidden {
-                DestinationText::Template(template) => rendered(template, &shown, out),
-                DestinationText::MatchedUri => {
-                    let route = exchange.route.as_ref();
-                    text(out, route.map_or("", |route| route.matched_uri(exchange.request.path())).as_bytes());
-                }
-            }
-        }
+        let route = exchange.route.as_ref();
+        self.begin(&shown, || route.map_or("", |route| route.matched_uri(exchange.request.path())), out);
         match &self.format {
             None => {
                 everything(exchange, &shown, bodies, out);
@@ -250,6 +251,73 @@ impl Capture {
         }
         write_members(&self.extra, &shown, &|_| false, out);
     }
+}
+
+impl Capture {
+    /// Writes what each record begins with, and the texts for the destination.
+    fn begin<'u>(&self, shown: &impl Variables, matched_uri: impl Fn() -> &'u str, out: &mut Vec<u8>) {
+        out.push(if self.format.is_none() { EVERYTHING } else { FORMAT });
+        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+        out.extend_from_slice(&now_ms.to_le_bytes());
+        out.push(self.hidden.len() as u8);
+        for hidden in &self.hidden {
+            match hidden {
+                DestinationText::Template(template) => rendered(template, shown, out),
+                DestinationText::MatchedUri => text(out, matched_uri().as_bytes()),
+            }
+        }
+    }
+
+    /// A record of a request that nobody sent, in the form of all others. Its member [`TEST_RECORD`] has the id.
+    pub(crate) fn test_record(&self, id: &str) -> Vec<u8> {
+        let (shown, mut out) = (TestVariables, Vec::new());
+        self.begin(&shown, || TEST_TARGET, &mut out);
+        let is_mark = |name: &str| name == TEST_RECORD;
+        match &self.format {
+            None => test_everything(&mut out),
+            Some(format) => write_members(format, &shown, &is_mark, &mut out),
+        }
+        write_members(&self.extra, &shown, &is_mark, &mut out);
+        member(&mut out, TEXT, TEST_RECORD, id.as_bytes());
+        out
+    }
+}
+
+/// The member of a record that says that it is a test.
+pub(crate) const TEST_RECORD: &str = "weir_test_record";
+/// The request that a test record tells of.
+const TEST_TARGET: &str = "/weir-test-record";
+const TEST_STATUS: u16 = 200;
+
+/// The variables of a test record: those that most formats have. Others have no value, as if the request did not have them.
+struct TestVariables;
+
+impl Variables for TestVariables {
+    fn variable(&self, variable: &Variable) -> Option<Cow<'_, [u8]>> {
+        let value: &'static [u8] = match variable {
+            Variable::Method => b"GET",
+            Variable::Uri | Variable::RequestUri => TEST_TARGET.as_bytes(),
+            Variable::Status => b"200",
+            Variable::Host => b"localhost",
+            Variable::RemoteAddr => b"127.0.0.1",
+            _ => return None,
+        };
+        Some(value.into())
+    }
+}
+
+/// Writes what [`everything`] writes of an exchange.
+fn test_everything(out: &mut Vec<u8>) {
+    let mut facts = [0; 73];
+    facts[1..3].copy_from_slice(&TEST_STATUS.to_le_bytes());
+    address(Some(Ipv4Addr::LOCALHOST.into()), &mut facts[37..54]);
+    out.extend_from_slice(&facts);
+    let (query, route, service, cause, consumer) = ("", "", "", "", "");
+    for fact in [TEST_TARGET, query, "GET", "localhost", route, service, cause, consumer] {
+        text(out, fact.as_bytes());
+    }
+    // No header fields, of the request and of the response.
+    out.extend_from_slice(&[0; 8]);
 }
 
 /// Writes the members of a record of Apache APISIX.
@@ -346,7 +414,7 @@ fn member(out: &mut Vec<u8>, kind: u8, name: &str, value: &[u8]) {
 /// Writes the members of a format, without those for which `is_left_out` is true.
 fn write_members(
     members: &RecordFields,
-    shown: &RecordVariables<'_>,
+    shown: &impl Variables,
     is_left_out: &dyn Fn(&str) -> bool,
     out: &mut Vec<u8>,
 ) {
@@ -375,7 +443,7 @@ fn write_members(
 }
 
 /// Writes the text of a template, preceded by its length.
-fn rendered(template: &Template, shown: &RecordVariables<'_>, out: &mut Vec<u8>) {
+fn rendered(template: &Template, shown: &impl Variables, out: &mut Vec<u8>) {
     let begin = out.len();
     out.extend_from_slice(&[0; 4]);
     template.render(shown, out);

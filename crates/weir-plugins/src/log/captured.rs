@@ -579,11 +579,13 @@ fn write_members(object: &mut JsonObjectWriter<'_>, bytes: &mut Bytes<'_>, recor
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use serde_json::{Value, json};
-    use weir_plugin::{Build, Exchange};
+    use weir_plugin::{Build, Exchange, Template};
 
     use super::*;
-    use crate::log::capture::Capture;
+    use crate::log::capture::{Capture, TEST_RECORD};
     use crate::testing::exchange;
 
     fn record(payload: Vec<u8>) -> Record {
@@ -722,6 +724,35 @@ mod tests {
         let record = written(&entry, &exchange);
         assert_eq!((&record["team"], &record["request"]["method"]), (&json!("a"), &json!("GET")));
         assert_eq!((&record["route_id"], &record["response"]), (&json!("mine"), &json!({})), "the extra counts");
+    }
+
+    #[test]
+    fn a_test_record_has_the_form_of_all_others_and_a_mark() {
+        let test = |format: Option<Value>, extra: Value, hidden: &str| {
+            let format = format.as_ref().and_then(Value::as_object);
+            let capture = Capture::compile(format, extra.as_object(), &mut Build::default()).expect("valid");
+            let capture = capture.with_hidden(vec![Template::compile(hidden)]).with_matched_uri();
+            let (record, mut text) = (record(capture.test_record("id-7")), Vec::new());
+            RecordWriter::default().batch().json(&record, &mut text);
+            let hidden: Vec<String> =
+                super::hidden(&record).into_iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect();
+            (serde_json::from_slice::<Value>(&text).expect("JSON"), hidden)
+        };
+        let (everything, hidden) = test(None, json!({"team": "a"}), "index-$host");
+        assert_eq!((&everything[TEST_RECORD], &everything["team"]), (&json!("id-7"), &json!("a")));
+        let (request, response) = (&everything["request"], &everything["response"]);
+        assert_eq!((&request["method"], &request["uri"]), (&json!("GET"), &json!("/weir-test-record")));
+        assert_eq!((&response["status"], &everything["client_ip"]), (&json!(200), &json!("127.0.0.1")));
+        assert_eq!(hidden, ["index-localhost", "/weir-test-record"]);
+        let members = |value: &Value| value.as_object().expect("a map").keys().cloned().collect::<BTreeSet<_>>();
+        let capture = Capture::compile(None, json!({"team": "a"}).as_object(), &mut Build::default()).expect("valid");
+        let mut of_exchange = members(&written(&capture, &exchange("GET /a HTTP/1.1\nHost: h")));
+        of_exchange.insert(TEST_RECORD.to_owned());
+        assert_eq!(members(&everything), of_exchange, "no other member");
+        let format = json!({"path": "$uri", "status": "$status", "none": "$arg_x", "n": 1, "weir_test_record": "no"});
+        let (formatted, _) = test(Some(format), json!({"weir_test_record": "no"}), "");
+        let expected = json!({"path": "/weir-test-record", "status": "200", "n": 1, "weir_test_record": "id-7"});
+        assert_eq!(formatted, expected);
     }
 
     #[test]

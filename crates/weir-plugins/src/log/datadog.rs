@@ -107,7 +107,7 @@ impl Definition for Datadog {
         let sink = self.batch.compile(metadata.max_pending_entries, build);
         let tags = checked_tags(&self.constant_tags);
         let (capture, sink, (address, prefix), ()) = (capture, sink, metadata.agent(), tags).all_of()?;
-        let capture = capture.with_hidden(FACTS.map(Template::compile).into()).with_matched_uri();
+        let capture = capture.with_hidden(FACTS.map(Template::compile).into()).with_matched_uri().without_tests();
         let identity = SinkIdentity::new(format!("datadog {}", address.name()), &[&metadata.namespace]);
         let options = sink.showing(shown).named(identity);
         let constant: Vec<&str> =

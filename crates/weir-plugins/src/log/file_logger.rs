@@ -86,8 +86,15 @@ impl Definition for FileLogger {
         // Records reach the file within a fifth of a second.
         let batching =
             Batching { inactive: Duration::from_millis(50), oldest: Duration::from_millis(180), ..Batching::default() };
-        let options =
-            SinkOptions { name, batching, retries: Retries::Always, max_pending: None, spool: None, rejected: None };
+        let options = SinkOptions {
+            name,
+            batching,
+            retries: Retries::Always,
+            max_pending: None,
+            spool: None,
+            rejected: None,
+            tests: None,
+        };
         let open = Box::new(move || Ok(Box::new(LogLines::new(file)) as Box<dyn Destination>));
         Ok(ExchangeLogger::build(build, (capture, bodies, only), &identity, options, open))
     }

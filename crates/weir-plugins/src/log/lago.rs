@@ -142,7 +142,7 @@ impl Definition for Lago {
             event
         });
         let options = sink.named(SinkIdentity::new(name, &place));
-        let parts = (capture.with_hidden(hidden), BodyCaptures::none());
+        let parts = (capture.with_hidden(hidden).without_tests(), BodyCaptures::none());
         let events = LagoEvents { receivers, path: self.endpoint_uri, format };
         Ok(ExchangeLogger::with_batches::<Self>(build, parts, options, events))
     }

@@ -7,7 +7,7 @@ use weir_plugin::{
     AllOf, Build, ConfigError, Exchange, Expression, Filter, Flow, HasMetadata, NoteKey, PerWorker, Phases, Plugin,
     Stop,
 };
-use weir_records::{Destination, OpenDestination, RecordSink, SinkOptions, SinkRegister, SinkWriter};
+use weir_records::{Destination, OpenDestination, RecordSink, SinkOptions, SinkRegister, SinkWriter, TestRecords};
 
 use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::capture::Capture;
@@ -29,7 +29,7 @@ pub(crate) fn compile_common(
 
 /// A plugin that records exchanges.
 pub(crate) struct ExchangeLogger {
-    capture: Capture,
+    capture: Arc<Capture>,
     bodies: BodyCaptures,
     /// If set, only exchanges for which this is true are recorded.
     only: Option<Expression>,
@@ -93,9 +93,14 @@ impl ExchangeLogger {
         build: &Build,
         (capture, bodies, only): (Capture, BodyCaptures, Option<Expression>),
         identity: &str,
-        options: SinkOptions,
+        mut options: SinkOptions,
         open: OpenDestination,
     ) -> ExchangeLogger {
+        let capture = Arc::new(capture);
+        options.tests = capture.can_mark_tests().then(|| {
+            let capture = Arc::clone(&capture);
+            TestRecords::new(move |id| capture.test_record(id))
+        });
         let sink = build.shared("record-sink", identity, || RecordSink::new(SinkRegister::of_process(), options, open));
         let written = Arc::clone(&sink);
         let writer = build.per_worker("record-writer", identity, move || SinkWriter::new(Arc::clone(&written)));

@@ -237,7 +237,7 @@ impl UnnamedSink {
             let directory = directory.join(identity.directory_name());
             SinkSpool { directory, options }
         });
-        SinkOptions { name: identity.name, batching, retries, max_pending, spool, rejected }
+        SinkOptions { name: identity.name, batching, retries, max_pending, spool, rejected, tests: None }
     }
 }
 

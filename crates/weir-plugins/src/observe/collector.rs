@@ -118,7 +118,8 @@ impl BatchSpanSpec {
             ..Batching::default()
         };
         let (name, max_pending) = (String::new(), Some(self.max_queue_size));
-        Ok(SinkOptions { name, batching, retries: Retries::Always, max_pending, spool: None, rejected: None })
+        let retries = Retries::Always;
+        Ok(SinkOptions { name, batching, retries, max_pending, spool: None, rejected: None, tests: None })
     }
 }
 

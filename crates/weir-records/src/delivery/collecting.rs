@@ -12,6 +12,7 @@ use crate::lock::locked;
 use crate::queue::{Record, RecordQueue};
 use crate::ring::{RingReader, RingTake};
 use crate::spooling::Spooling;
+use crate::test_record::TestOutcome;
 
 /// The interval of draining the rings while records arrive, and the longest one while none do.
 const LOOK: Duration = Duration::from_millis(20);
@@ -26,7 +27,7 @@ impl SinkTask {
         loop {
             // Read before the rings are drained: after closing, no record is written to a ring.
             let is_closed = self.core.signals.is_closed();
-            rings.append(&mut locked(&self.core.new_rings));
+            locked(&self.core.new_rings).iter_mut().for_each(|new| rings.append(new));
             let drained = self.drain(&mut rings);
             let has_spooled = self.spool();
             self.update_full_signal();
@@ -34,7 +35,8 @@ impl SinkTask {
             if drained || has_spooled {
                 pause = LOOK;
                 self.added.notify_one();
-            } else if is_closed && has_drained_all && !self.is_writing() || self.is_ending() {
+            } else if (is_closed && has_drained_all && !self.is_writing() || self.is_ending()) && self.adopts_no_more()
+            {
                 break;
             } else {
                 pause = (pause * 2).min(if self.is_writing() { LOOK } else { LOOK_IDLE });
@@ -47,6 +49,16 @@ impl SinkTask {
         }
         self.has_all.set(true);
         self.added.notify_one();
+    }
+
+    /// Adopts no more rings from now on; `false` if there is one that was not adopted yet.
+    fn adopts_no_more(&self) -> bool {
+        let mut new = locked(&self.core.new_rings);
+        let has_all = new.as_ref().is_none_or(Vec::is_empty);
+        if has_all {
+            *new = None;
+        }
+        has_all
     }
 
     /// Whether records that are still in rings cannot be sent any more.
@@ -79,7 +91,7 @@ impl SinkTask {
         let now = Instant::now();
         let mut queue = self.queue.borrow_mut();
         let mut sequence = self.sequence.get();
-        let (mut queued, mut dropped) = (RecordTally::default(), RecordTally::default());
+        let (mut queued, mut dropped, mut has_test) = (RecordTally::default(), RecordTally::default(), false);
         for ring in rings {
             let mut moved = RecordTally::default();
             while let Some(taken) = ring.take() {
@@ -98,6 +110,7 @@ impl SinkTask {
                 moved.add(tally);
                 if has_room {
                     let RingTake { payload, attachments, .. } = taken;
+                    has_test |= self.core.tests.has(&payload);
                     queue.push(Record { boot: self.boot, sequence, payload, attachments }, now);
                     queued.add(tally);
                 } else {
@@ -105,6 +118,7 @@ impl SinkTask {
                         self.core.memory.give(tally.bytes);
                     }
                     dropped.add(tally);
+                    self.tell_dropped_test(&taken.payload);
                 }
             }
             if !moved.is_zero() && !Arc::ptr_eq(ring.account(), &self.account) {
@@ -113,6 +127,9 @@ impl SinkTask {
             }
         }
         self.sequence.set(sequence);
+        if has_test {
+            queue.hurry();
+        }
         if queued.is_zero() && dropped.is_zero() {
             return false;
         }
@@ -153,6 +170,15 @@ impl SinkTask {
     fn has_room(&self, queue: &RecordQueue, taken: &RingTake) -> bool {
         let is_one_too_many = self.core.options.max_pending.is_some_and(|most| queue.len() >= most);
         (!is_one_too_many || self.has_spool()) && (taken.is_counted || self.core.memory.take(taken.bytes()))
+    }
+
+    fn tell_dropped_test(&self, payload: &[u8]) {
+        if !self.core.tests.is_empty() {
+            let error = || self.account.last_error();
+            self.core
+                .tests
+                .tell_payload(payload, || TestOutcome::Dropped { reason: DropReason::MemoryFull, error: error() });
+        }
     }
 
     fn take_anyway(&self, taken: &RingTake) -> bool {

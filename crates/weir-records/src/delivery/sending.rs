@@ -15,6 +15,7 @@ use crate::queue::{Ready, Record, tally};
 use crate::sink_core::SinkCore;
 use crate::spool::{Group, SpoolPlace};
 use crate::spooling::Spooling;
+use crate::test_record::TestOutcome;
 
 /// How often a waiting sink checks whether it was closed or given up.
 const LOOK_UP: Duration = Duration::from_millis(250);
@@ -143,10 +144,12 @@ impl RecordDelivery {
                 Some(_) if since.elapsed() >= max_age => {
                     self.task.complain(&error, "records are lost, since they are too old");
                     lost[DropReason::Expired as usize].add(unsettled);
+                    self.tell_lost(&rest[..count], DropReason::Expired);
                     rest.drain(..count);
                 }
                 Some(pause) => {
                     self.task.complain_of_destination(&error, "records wait on disk, and are tried again");
+                    self.tell_waiting(&rest[..count], &error);
                     if self.has_drained_long_enough() {
                         return place.put_back(parcels);
                     }
@@ -155,6 +158,7 @@ impl RecordDelivery {
                 None => {
                     self.task.complain_of_destination(&error, "records are lost");
                     lost[DropReason::Retries as usize].add(unsettled);
+                    self.tell_lost(&rest[..count], DropReason::Retries);
                     rest.drain(..count);
                     self.begin_batch();
                 }
@@ -262,6 +266,7 @@ impl RecordDelivery {
                 return (batch, DropReason::Retries);
             };
             self.task.complain_of_destination(&error, "records wait, and are tried again");
+            self.tell_waiting(&batch, &error);
             if self.has_drained_long_enough() {
                 return (self.keep(batch), DropReason::Abandoned);
             }
@@ -310,9 +315,19 @@ impl RecordDelivery {
         self.task.core.memory.give(settled.bytes);
     }
 
+    fn tell_waiting(&self, records: &[Record], error: &str) {
+        self.task.core.tests.tell(records, || TestOutcome::Pending { error: Some(error.to_owned()) });
+    }
+
+    fn tell_lost(&self, records: &[Record], reason: DropReason) {
+        let told = || TestOutcome::Dropped { reason, error: self.task.account.last_error() };
+        self.task.core.tests.tell(records, told);
+    }
+
     /// Books records that were being sent as lost.
     fn lose(&self, records: Vec<Record>, reason: DropReason) {
         let core = &self.task.core;
+        self.tell_lost(&records, reason);
         let lost = tally(&records);
         if reason != DropReason::Retries {
             let name = core.name();

@@ -95,6 +95,7 @@ fn options(directory: &Path, spool: SpoolOptions) -> SinkOptions {
         max_pending: None,
         spool: Some(SinkSpool { directory: directory.join("sink"), options: spool }),
         rejected: None,
+        tests: None,
     }
 }
 

@@ -6,13 +6,14 @@ use weir_testkit::{DEADLINE, eventually};
 use super::*;
 use crate::account::AccountReading;
 use crate::batching::{Batching, Retries};
-use crate::books::{RecordTally, RejectReason};
+use crate::books::{DropReason, RecordTally, RejectReason};
 use crate::destination::{Destination, Outcome, RecordSending, SendOutcome};
 use crate::queue::Record;
 use crate::register::SinkRegister;
 use crate::ring::{Attachment, RingWriter};
 use crate::sink::RecordSink;
 use crate::sink_core::SinkOptions;
+use crate::test_record::{TestFault, TestOutcome, TestRecords};
 
 type Script = Box<dyn FnMut(&[Record]) -> SendOutcome + Send>;
 
@@ -49,6 +50,7 @@ fn options(max_records: usize) -> SinkOptions {
         max_pending: None,
         spool: None,
         rejected: None,
+        tests: None,
     }
 }
 
@@ -292,4 +294,92 @@ fn a_dead_destination_costs_the_others_nothing() {
     drop((dead, alive));
     register.finish(Duration::from_millis(50));
     assert_eq!(register.read()[1].dropped_records("shutdown"), 1);
+}
+
+/// Sends one test record to the sink of the harness.
+fn outcome_of_test(harness: &Harness, id: &str) -> TestOutcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let mut sent = harness.register.send_test("test-logger here", id).expect("it takes test records");
+    assert_eq!(sent.len(), 1);
+    runtime.block_on(sent.remove(0).outcome(DEADLINE))
+}
+
+fn options_with_tests() -> SinkOptions {
+    // Nothing is due for an hour, except test records.
+    SinkOptions { tests: Some(TestRecords::new(|id| format!("test {id}").into_bytes())), ..options(100) }
+}
+
+#[test]
+fn a_test_record_goes_the_way_of_all_and_has_its_own_outcome() {
+    let mut tries = 0;
+    let mut harness = Harness::start(options_with_tests(), move |batch| {
+        tries += 1;
+        let is_test = |record: &Record| record.payload.starts_with(b"test");
+        match tries {
+            1 => SendOutcome::Taken,
+            2 => SendOutcome::Refused { reason: RejectReason::Invalid, error: "status 400: no".into() },
+            3 => SendOutcome::Each {
+                outcomes: vec![Outcome::Delivered, Outcome::Rejected(RejectReason::Mapping)],
+                error: Some("a field".into()),
+            },
+            4 => SendOutcome::Each { outcomes: vec![Outcome::Duplicate], error: None },
+            _ if batch.iter().any(is_test) => {
+                SendOutcome::Invalid { reason: RejectReason::TooLarge, error: "that one".into() }
+            }
+            _ => SendOutcome::Taken,
+        }
+    });
+    assert_eq!(outcome_of_test(&harness, "1"), TestOutcome::Delivered);
+    let rejected = |reason, error: &str| TestOutcome::Rejected { reason, error: error.into() };
+    assert_eq!(outcome_of_test(&harness, "2"), rejected(RejectReason::Invalid, "status 400: no"));
+    // Beside another record, which waits for its time.
+    harness.write(&["other"]);
+    eventually("it waits", DEADLINE, || harness.sink_has() == 3);
+    assert_eq!(outcome_of_test(&harness, "3"), rejected(RejectReason::Mapping, "a field"));
+    assert_eq!(outcome_of_test(&harness, "4"), TestOutcome::Delivered);
+    harness.write(&["other"]);
+    eventually("it waits", DEADLINE, || harness.sink_has() == 6);
+    assert_eq!(outcome_of_test(&harness, "5"), rejected(RejectReason::TooLarge, "that one"));
+    let reading = harness.end();
+    assert_eq!((reading.accepted.records, reading.delivered.records), (7, 4), "{reading:?}");
+}
+
+#[test]
+fn a_test_record_that_is_not_taken_waits_or_is_lost_as_all_others() {
+    let fails = |_: &[Record]| SendOutcome::Failed { error: "refused".into(), after: None };
+    let error = Some("refused".to_owned());
+    let harness = Harness::start(SinkOptions { retries: Retries::Always, ..options_with_tests() }, fails);
+    assert_eq!(outcome_of_test(&harness, "1"), TestOutcome::Pending { error: error.clone() });
+    let harness = Harness::start(options_with_tests(), fails);
+    let waits = outcome_of_test(&harness, "1");
+    assert_eq!(waits, TestOutcome::Pending { error: error.clone() }, "it is tried again");
+    let retries = Retries::Some { most: 0, pause: Duration::ZERO };
+    let harness = Harness::start(SinkOptions { retries, ..options_with_tests() }, fails);
+    assert_eq!(outcome_of_test(&harness, "1"), TestOutcome::Dropped { reason: DropReason::Retries, error });
+    // The first one waits behind a destination that does not answer: nothing is known of it yet.
+    let harness = Harness::open(options_with_tests(), Box::new(Dead));
+    let sent = harness.register.send_test("test-logger here", "1").expect("it takes test records").remove(0);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    assert_eq!(runtime.block_on(sent.outcome(Duration::from_millis(1))), TestOutcome::Pending { error: None });
+    harness.register.finish(Duration::ZERO);
+}
+
+#[test]
+fn test_records_need_a_sink_that_runs_and_can_mark_them() {
+    let harness = Harness::start(options(1), |_| SendOutcome::Taken);
+    let fault = |name| harness.register.send_test(name, "1").err();
+    assert_eq!(fault("another"), Some(TestFault::NoSink));
+    assert_eq!(fault("test-logger here"), Some(TestFault::NoTests));
+    let mut harness = Harness::open(options_with_tests(), Box::new(Dead));
+    let send = |harness: &Harness, id: &str| harness.register.send_test("test-logger here", id);
+    let mut kept: Vec<_> = (0..16).map(|number| send(&harness, &number.to_string()).expect("room")).collect();
+    assert_eq!(send(&harness, "17").err(), Some(TestFault::TooMany));
+    // One of which nobody wants to know any more makes room.
+    kept.pop();
+    kept.push(send(&harness, "17").expect("room"));
+    // A sink that ends takes no more.
+    harness.close();
+    assert_eq!(send(&harness, "18").err(), Some(TestFault::NoSink));
+    drop(kept);
+    harness.register.finish(Duration::ZERO);
 }

@@ -7,6 +7,7 @@ use super::RecordDelivery;
 use crate::books::{Books, RecordTally, RejectReason};
 use crate::destination::{Outcome, SendOutcome};
 use crate::queue::{Record, tally};
+use crate::test_record::TestOutcome;
 
 /// The outcomes of a batch so far.
 #[derive(Default)]
@@ -67,6 +68,7 @@ impl RecordDelivery {
         match sent {
             SendOutcome::Taken => {
                 settlement.delivered = tally(&batch);
+                self.task.core.tests.tell(&batch, || TestOutcome::Delivered);
                 self.went_well();
                 DeliveryVerdict::settled(settlement)
             }
@@ -98,6 +100,7 @@ impl RecordDelivery {
         let outcomes = outcomes.into_iter().chain(repeat(Outcome::Retry));
         for (record, outcome) in batch.into_iter().zip(outcomes) {
             let one = RecordTally::one(record.bytes());
+            self.tell_test(&record, outcome, error.as_deref());
             match outcome {
                 Outcome::Delivered => settlement.delivered.add(one),
                 Outcome::Duplicate => {
@@ -129,8 +132,26 @@ impl RecordDelivery {
         let mut settlement = Settlement::default();
         settlement.rejected[reason as usize] = tally(batch);
         self.task.complain(error, "records are rejected");
+        self.task.core.tests.tell(batch, || TestOutcome::Rejected { reason, error: error.to_owned() });
         self.keep_rejected(error, batch.iter().map(|record| (reason, record)));
         DeliveryVerdict::settled(settlement)
+    }
+
+    /// Tells the outcome of a record that has one, if it is a test record.
+    fn tell_test(&self, record: &Record, outcome: Outcome, error: Option<&str>) {
+        let told = || match outcome {
+            Outcome::Delivered | Outcome::Duplicate => Some(TestOutcome::Delivered),
+            Outcome::Rejected(reason) => {
+                Some(TestOutcome::Rejected { reason, error: error.unwrap_or_default().to_owned() })
+            }
+            Outcome::Retry => None,
+        };
+        let tests = &self.task.core.tests;
+        if !tests.is_empty()
+            && let Some(outcome) = told()
+        {
+            tests.tell([record], || outcome.clone());
+        }
     }
 
     fn keep_rejected<'r>(&self, error: &str, records: impl Iterator<Item = (RejectReason, &'r Record)>) {

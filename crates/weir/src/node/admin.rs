@@ -6,6 +6,7 @@ mod encoding;
 mod oidc;
 mod pages;
 mod streams;
+mod test_record;
 mod tokens;
 mod trace;
 mod unix_socket;
@@ -54,6 +55,7 @@ use crate::say::{say, say_error};
 use console::ConsoleFiles;
 use encoding::AnswerCoding;
 use pages::OwnPages;
+use test_record::OwnTestRecords;
 use trace::OwnTraces;
 use unix_socket::{SocketFile, UnixSocket};
 
@@ -149,8 +151,8 @@ pub(super) fn start(
     let figures = figures.map_err(|error| failed(format!("the thread of figures cannot be started: {error}")))?;
     let (figures, figure_thread) = figures.unzip();
     let lab = admin.lab.as_ref().map(|folder| LabFolder::new(beside.join(folder)));
-    let traces = OwnTraces::new(resources.listeners);
-    let pages = OwnPages { state: resources.state, figures: figures.clone(), traces, lab };
+    let (traces, test_records) = (OwnTraces::new(resources.listeners), OwnTestRecords::default());
+    let pages = OwnPages { state: resources.state, figures: figures.clone(), traces, test_records, lab };
     let environments = environments(admin, settings, beside).map_err(failed)?;
     let gateway = Arc::downgrade(gateway);
     let api = AdminApi::new(AdminParts {

@@ -48,6 +48,7 @@ impl JsonCollector {
             max_pending: None,
             spool: None,
             rejected: None,
+            tests: None,
         };
         let open = Box::new(move || Ok(Box::new(self) as Box<dyn Destination>));
         SpanSink::build(build, &format!("{plugin} {url}"), options, format, open)

@@ -7,6 +7,7 @@ use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 use weir_control::admin::{NodePage, NodePages, NodeStream, SentRequest, TracedRequest};
 
+use super::test_record::OwnTestRecords;
 use super::trace::OwnTraces;
 use crate::node::figures::{FigureRange, Figures};
 use crate::node::lab::LabFolder;
@@ -19,6 +20,7 @@ pub(super) struct OwnPages {
     /// `None` without the console.
     pub figures: Option<Arc<Figures>>,
     pub traces: OwnTraces,
+    pub test_records: OwnTestRecords,
     /// The results of the lab, if the node shows some.
     pub lab: Option<LabFolder>,
 }
@@ -42,6 +44,10 @@ impl NodePages for OwnPages {
 
     fn send(&self, request: TracedRequest) -> SentRequest<'_> {
         Box::pin(self.traces.send(request))
+    }
+
+    fn test_record(&self, sink: String) -> SentRequest<'_> {
+        Box::pin(self.test_records.send(sink))
     }
 
     fn lab(&self, name: Option<String>, other: Option<String>) -> Option<SentRequest<'_>> {

@@ -1,0 +1,195 @@
+//! Test records: a logger writes one without an exchange, it takes the way of all others, and whoever asked for it is told its outcome.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::books::{DropReason, RejectReason};
+use crate::lock::locked;
+use crate::queue::Record;
+use crate::register::SinkRegister;
+use crate::ring::new_ring;
+use crate::sink_core::SinkCore;
+
+/// The most test records of a sink that are watched at a time.
+const MOST_WATCHED: usize = 16;
+/// The most sinks of one name that get one.
+const MOST_SINKS: usize = 16;
+
+/// Makes the payload of a test record with an id.
+type TestWriter = dyn Fn(&str) -> Vec<u8> + Send + Sync;
+
+/// Writes test records of a logger.
+#[derive(Clone)]
+pub struct TestRecords(Arc<TestWriter>);
+
+impl TestRecords {
+    /// `write` makes the payload of a record that says that it is a test, with the given id, which is in the payload.
+    pub fn new(write: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static) -> TestRecords {
+        TestRecords(Arc::new(write))
+    }
+}
+
+impl fmt::Debug for TestRecords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TestRecords").finish_non_exhaustive()
+    }
+}
+
+/// What became of a test record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TestOutcome {
+    Delivered,
+    /// The destination will never take it. The text is the destination's.
+    Rejected {
+        reason: RejectReason,
+        error: String,
+    },
+    /// It is lost.
+    Dropped {
+        reason: DropReason,
+        error: Option<String>,
+    },
+    /// It waits. The error is that of the last attempt, or of the records before it.
+    Pending {
+        error: Option<String>,
+    },
+}
+
+/// Why no test record was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TestFault {
+    /// No sink of this name runs.
+    NoSink,
+    /// A record of this sink cannot say that it is a test.
+    NoTests,
+    /// The sink has many of them already.
+    TooMany,
+}
+
+/// A test record on its way.
+pub struct SentTest {
+    core: Arc<SinkCore>,
+    payload: Arc<[u8]>,
+    outcome: oneshot::Receiver<TestOutcome>,
+}
+
+impl SentTest {
+    /// Waits for the outcome, for at most `patience`. The record is then not watched any more, and stays on its way.
+    pub async fn outcome(mut self, patience: Duration) -> TestOutcome {
+        match timeout(patience, &mut self.outcome).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) | Err(_) => TestOutcome::Pending { error: self.core.last_error() },
+        }
+    }
+
+    fn hand_over(&self) -> Result<(), TestFault> {
+        let SentTest { core, payload, .. } = self;
+        // Locked until the record is in its ring, so that the task either gets it or has ended before.
+        let mut rings = locked(&core.new_rings);
+        let rings = rings.as_mut().ok_or(TestFault::NoSink)?;
+        // The ring of this one record: those of workers have other writers.
+        let ring = new_ring(core.spooled.get().unwrap_or(&core.account), &core.memory);
+        let is_written = ring.is_some_and(|(writer, reader)| {
+            let is_written = writer.offer(Vec::new(), |out| out.extend_from_slice(payload));
+            rings.push(reader);
+            is_written
+        });
+        if !is_written {
+            core.tests.tell_payload(payload, || TestOutcome::Dropped { reason: DropReason::MemoryFull, error: None });
+        }
+        Ok(())
+    }
+}
+
+impl Drop for SentTest {
+    fn drop(&mut self) {
+        self.core.tests.forget(&self.payload);
+    }
+}
+
+impl SinkRegister {
+    /// Sends a test record to each running sink of this name, up to 16, at once, whatever the sink waits for otherwise.
+    ///
+    /// # Errors
+    /// There is no such sink, or one takes no such record now.
+    pub fn send_test(&self, name: &str, id: &str) -> Result<Vec<SentTest>, TestFault> {
+        let mut cores = self.running_sinks(name);
+        cores.truncate(MOST_SINKS);
+        if cores.is_empty() {
+            return Err(TestFault::NoSink);
+        }
+        cores.into_iter().map(|core| send(core, id)).collect()
+    }
+}
+
+fn send(core: Arc<SinkCore>, id: &str) -> Result<SentTest, TestFault> {
+    let TestRecords(write) = core.options.tests.as_ref().ok_or(TestFault::NoTests)?;
+    let payload: Arc<[u8]> = write(id).into();
+    let outcome = core.tests.watch(&payload).ok_or(TestFault::TooMany)?;
+    let sent = SentTest { core, payload, outcome };
+    sent.hand_over()?;
+    Ok(sent)
+}
+
+/// The test records of a sink that have no outcome yet.
+#[derive(Default)]
+pub(crate) struct TestWatches {
+    list: Mutex<Vec<Watched>>,
+    /// Their number, which is read for every batch.
+    count: AtomicUsize,
+}
+
+struct Watched {
+    /// Has a unique id, so that no other record is the same.
+    payload: Arc<[u8]>,
+    teller: oneshot::Sender<TestOutcome>,
+}
+
+impl TestWatches {
+    /// `None` if there are too many.
+    fn watch(&self, payload: &Arc<[u8]>) -> Option<oneshot::Receiver<TestOutcome>> {
+        let mut list = locked(&self.list);
+        if list.len() >= MOST_WATCHED {
+            return None;
+        }
+        let (teller, outcome) = oneshot::channel();
+        list.push(Watched { payload: Arc::clone(payload), teller });
+        self.count.store(list.len(), Ordering::Release);
+        Some(outcome)
+    }
+
+    fn forget(&self, payload: &Arc<[u8]>) {
+        let mut list = locked(&self.list);
+        list.retain(|watched| !Arc::ptr_eq(&watched.payload, payload));
+        self.count.store(list.len(), Ordering::Release);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    pub(crate) fn has(&self, payload: &[u8]) -> bool {
+        !self.is_empty() && locked(&self.list).iter().any(|watched| *watched.payload == *payload)
+    }
+
+    /// Tells the outcome of the test records among these.
+    pub(crate) fn tell<'r>(&self, records: impl IntoIterator<Item = &'r Record>, outcome: impl Fn() -> TestOutcome) {
+        if !self.is_empty() {
+            records.into_iter().for_each(|record| self.tell_payload(&record.payload, &outcome));
+        }
+    }
+
+    pub(crate) fn tell_payload(&self, payload: &[u8], outcome: impl Fn() -> TestOutcome) {
+        let mut list = locked(&self.list);
+        if let Some(place) = list.iter().position(|watched| *watched.payload == *payload) {
+            // Fails if nothing waits for the outcome any more.
+            let _ = list.swap_remove(place).teller.send(outcome());
+            self.count.store(list.len(), Ordering::Release);
+        }
+    }
+}
