@@ -29,7 +29,7 @@ export const shell = (screen, place) => html`
     ${searchBox(screen?.enter)}
     <span class="grow"></span>
     ${mayChange() ? html`<a class="button quiet new" href=${href(...newPlace())} title=${newTitle()} aria-label=${newTitle()}>+</a>` : nothing}
-    ${size() ? html`<a class="button" href=${href("draft")}>${t.inDraft(size())}</a>` : nothing}
+    ${size() ? html`<a class="button in-draft" href=${href("draft")} aria-label=${t.inDraft(size())}><span class="full">${t.inDraft(size())}</span><span class="short" aria-hidden="true">${size()}</span></a>` : nothing}
     ${mayChange() ? nothing : badge(session.value.mode === "file" ? t.fileMode : t.readOnly)}
     <span class="state" title=${frame.value ? t.live : t.paused}><i class=${frame.value ? "dot good" : "dot"}></i>
       <span class="muted">${revision.value === null ? nothing : t.revision(revision.value)}</span></span>

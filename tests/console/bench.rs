@@ -269,6 +269,8 @@ impl Bench {
                 let scrolls =
                     "document.querySelector('#content').scrollWidth > document.querySelector('#content').clientWidth";
                 assert_eq!(self.page.evaluate(scrolls), false, "{place} scrolls to the side at {width}");
+                let is_cut = "document.querySelector('.top').scrollWidth > document.querySelector('.top').clientWidth";
+                assert_eq!(self.page.evaluate(is_cut), false, "the top of {place} is cut at {width}");
             }
         }
     }
