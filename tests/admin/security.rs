@@ -1,5 +1,7 @@
 //! Who gets answers, and what is never in one.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 use weir_testkit::{Authority, Client};
 
@@ -195,4 +197,97 @@ fn bodies_have_limits() {
     let answer = Api::with_key(address, ADMIN).ask("PUT", "routes/r", "", &deep);
     assert_eq!(answer.status, 400);
     assert!(answer.text().contains("more than 64 levels deep"), "{}", answer.text());
+}
+
+/// Who may read and change what is below `/weir/v1`.
+struct OwnPath {
+    path: &'static str,
+    /// The status of a GET by a viewer.
+    viewer_reads: u16,
+    /// Whether a POST is a check, which changes nothing.
+    is_check: bool,
+}
+
+const fn own(path: &'static str, viewer_reads: u16) -> OwnPath {
+    OwnPath { path, viewer_reads, is_check: false }
+}
+
+/// All paths below `/weir/v1` besides those of sessions. [`names_of_own_paths`] finds one that is missing here.
+const OWN_PATHS: [OwnPath; 21] = [
+    own("status", 200),
+    own("policies", 200),
+    own("records", 200),
+    own("records/test", 405),
+    own("metrics", 200),
+    own("metrics/history", 200),
+    own("certificates", 200),
+    own("settings", 200),
+    own("table/routes", 200),
+    own("hubs", 200),
+    own("hubs/h/replay", 404),
+    own("lab", 404),
+    own("lab/result.json", 404),
+    own("trace", 405),
+    OwnPath { path: "explain", viewer_reads: 405, is_check: true },
+    // The addresses of clients.
+    own("tail", 403),
+    // The keys of the Admin API.
+    own("draft", 403),
+    own("draft/check", 403),
+    // With a key of this node.
+    own("environments", 403),
+    own("environments/live", 403),
+    own("environments/live/promote", 403),
+];
+
+/// The names in the patterns by which the sources choose who answers a path below `/weir/v1`.
+fn names_of_own_paths() -> BTreeSet<String> {
+    let router = include_str!("../../crates/weir-control/src/admin/api.rs");
+    let pages = include_str!("../../crates/weir/src/node/admin/pages.rs");
+    let mut names = BTreeSet::new();
+    for (source, function) in [(router, "fn route_own("), (router, "fn is_page("), (pages, "fn page(")] {
+        let (_, body) = source.split_once(function).unwrap_or_else(|| panic!("there is no `{function}`"));
+        // To the end of the function: the next line with a closing brace as far to the left as its first line.
+        let end = body.lines().position(|line| line == "    }" || line == "}").expect("an end");
+        for line in body.lines().take(end).map(str::trim_start) {
+            let is_pattern = line.starts_with("([") || line.starts_with('[') || line.starts_with("| [");
+            // What is behind the arrow is no pattern.
+            let pattern = line.split("=>").next().filter(|_| is_pattern).unwrap_or_default();
+            names.extend(pattern.split('"').skip(1).step_by(2).map(str::to_owned));
+        }
+    }
+    names
+}
+
+#[test]
+fn every_own_end_point_asks_a_viewer_for_the_role() {
+    let known: BTreeSet<&str> = OWN_PATHS.iter().flat_map(|own| own.path.split('/')).chain(["events"]).collect();
+    let names = names_of_own_paths();
+    assert!(names.len() > 12 && names.contains("records") && names.contains("test"), "{names:?}");
+    let missing: Vec<&String> = names.iter().filter(|name| !known.contains(name.as_str())).collect();
+    assert!(missing.is_empty(), "OWN_PATHS does not say who may use {missing:?}");
+    let gateway = weir().start(&file());
+    let address = admin_addr(&gateway);
+    let status = |key: &'static str, method: &str, path: &str| {
+        Api::with_key(address, key).ask(method, &format!("/weir/v1/{path}"), "", "{}").status
+    };
+    for OwnPath { path, viewer_reads, is_check } in &OWN_PATHS {
+        let unknown = Client::connect(address).ask(format!("GET /weir/v1/{path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"));
+        assert_eq!(unknown.expect("an answer").status, 401, "{path}");
+        assert_eq!(status(VIEWER, "GET", path), *viewer_reads, "GET {path}");
+        for method in ["PUT", "POST", "PATCH", "DELETE"] {
+            let expected = match (is_check, method) {
+                (false, _) => 403,
+                (true, "POST") => 400,
+                (true, _) => 405,
+            };
+            assert_eq!(status(VIEWER, method, path), expected, "{method} {path}");
+        }
+    }
+    // A stream that a viewer may read; and what there is not, or not yet, is closed all the same.
+    for method in ["PUT", "POST", "PATCH", "DELETE"] {
+        for path in ["events", "none", "none/at/all", "status/none", "session/none"] {
+            assert_eq!(status(VIEWER, method, path), 403, "{method} {path}");
+        }
+    }
 }

@@ -1,11 +1,12 @@
 //! Texts that try to be more than texts.
 
 use serde_json::{Value, json};
-use weir_testkit::{BROWSER_DEADLINE, BrowserPage, Identity, eventually_some};
+use weir_testkit::{BROWSER_DEADLINE, BrowserPage, Gateway, Identity, eventually, eventually_some};
 
 use crate::api::{self, Api};
 use crate::bench::{Bench, FEBRUARY_3_2041, JANUARY_2_2020, Store, certificate, resources};
 use crate::screens::SCREENS;
+use crate::tasks;
 
 const HOSTILE: &str =
     "\\\"><img src=x onerror=window.hacked=1><script>window.hacked=1</script>{{7*7}}${window.hacked=1}";
@@ -77,6 +78,103 @@ fn texts_of_requests_stay_texts() {
     bench.page.click("weir-table .body .row");
     bench.page.wait("the details", "document.querySelector('aside.request')?.textContent.includes('<img')");
     assert_eq!(bench.page.evaluate(MADE), 0);
+    bench.check_quiet();
+}
+
+/// Makes the page take each text of each answer for one that tries to be more, except those that say what kind of thing something is.
+const SPOIL: &str = include_str!("spoil.js");
+
+/// Opens places whose texts are all hostile, except those of `without`, which show no text of the node.
+#[track_caller]
+fn look_at_spoiled(bench: &Bench, places: &[&str], without: &[&str]) {
+    let mut problems = Vec::new();
+    for place in places {
+        bench.go(place);
+        if bench.page.evaluate(MADE) != 0 {
+            problems.push(format!("{place} made an element of a text"));
+        }
+        let shows = "document.querySelector('#content').innerText.includes('<img') ||
+            [...document.querySelectorAll('#content input, #content textarea')].some((one) => one.value.includes('<img')) ||
+            [...document.querySelectorAll('weir-editor')].some((one) => one.shadowRoot.textContent.includes('<img'))";
+        let shows = bench.page.evaluate(shows) == true;
+        if shows == without.contains(place) {
+            problems.push(format!("{place} shows hostile texts: {shows}"));
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+    bench.check_quiet();
+}
+
+#[test]
+fn texts_of_all_answers_stay_texts() {
+    let Some(page) = BrowserPage::open() else { return };
+    let (bench, _other) = Bench::with_neighbours(page);
+    // One request in 128 has a price.
+    let (client, admin) = (&mut bench.gateway.client(), &mut Api::of(&bench.gateway));
+    eventually("a price is known", BROWSER_DEADLINE, || {
+        (0..200).for_each(|_| drop(client.get("/orders/1")));
+        admin.get("/weir/v1/policies").to_string().contains("limit-count")
+    });
+    bench.page.evaluate(SPOIL.trim());
+    // The words of a refusal, too.
+    bench.page.fill("#key", "a-key-of-no-user");
+    bench.page.press("Enter");
+    bench.wait_text("The node does not know this key.");
+    assert_eq!(bench.page.evaluate(MADE), 0);
+    bench.log_in(api::ADMIN);
+    let lab = "#/lab/drain-20261127T032438Z.json";
+    let more = ["#/lab", lab, "#/environments", "#/environments/live", "#/explain?url=%2Forders%2F1%3Fversion%3D2"];
+    let places: Vec<&str> = SCREENS.iter().copied().chain(more).collect();
+    // Two of these have tests of their own, about requests and hubs.
+    let without = ["#/explain", "#/live", "#/routes?q=nothing", "#/routes/none", "#/streaming"];
+    look_at_spoiled(&bench, &places, &without);
+    // The answer to a request that is sent, and what became of a test record.
+    bench.go("#/explain?url=%2Forders%2F1");
+    bench.page.click("#content button[title^='The node sends this request']");
+    bench.page.wait(
+        "the response",
+        "[...document.querySelectorAll('#content pre')].some((one) => one.innerText.includes('<img'))",
+    );
+    assert_eq!(bench.page.evaluate(MADE), 0);
+    bench.go("#/records");
+    bench.page.click("#content section button");
+    bench
+        .page
+        .wait("the outcome", "document.querySelector('#content section [role=status]').innerText.includes('<img')");
+    assert_eq!(bench.page.evaluate(MADE), 0);
+    bench.check_quiet();
+}
+
+#[test]
+fn texts_of_hubs_stay_texts() {
+    let Some(page) = BrowserPage::open() else { return };
+    let Some((bench, _company)) = tasks::start_hub(page, Store::Embedded) else { return };
+    bench.page.evaluate(SPOIL.trim());
+    look_at_spoiled(&bench, &["#/streaming", "#/streaming?show=dead"], &[]);
+}
+
+/// Names of files, comments, values, and what the node says of them at their lines.
+#[test]
+fn texts_of_a_draft_stay_texts() {
+    const IMAGE: &str = "<img src=x onerror=window.hacked=1>";
+    let Some(page) = BrowserPage::open() else { return };
+    let name = format!("{IMAGE}.yaml");
+    let routes = format!("routes:\n# {IMAGE}\n- {{ id: r1, uri: /a, desc: \"{IMAGE}\", plugins: {{ cors: {{}} }} }}\n");
+    let file = api::file().replace("admin:\n", "admin:\n  store: file\n  draft: write\n")
+        + &format!("include: [\"{name}\"]\n");
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).file(&name, &routes).start(&file);
+    let bench = Bench::of(page, gateway);
+    bench.log_in(api::ADMIN);
+    for path in [format!("/{IMAGE}"), IMAGE.to_owned()] {
+        bench.go("#/routes/r1");
+        bench.page.fill("[data-pointer='/uri'] input", &path);
+        bench.page.press("Ctrl+Enter");
+        bench.wait_text("1 change in the draft");
+        bench.go("#/draft");
+        bench.page.wait("the difference", "document.querySelector('.diff .added')?.textContent.includes('<img')");
+        bench.wait_text(&name);
+        assert_eq!(bench.page.evaluate(MADE), 0, "{path}");
+    }
     bench.check_quiet();
 }
 

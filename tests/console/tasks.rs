@@ -5,6 +5,8 @@ mod change;
 mod hub;
 mod look;
 
+pub(crate) use hub::start as start_hub;
+
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;

@@ -15,7 +15,7 @@ const GIVES_UP: &str = "  delivery: { retry_for: 1ms, retry_first: 1ms, retry_ma
 const ROUTES: [(&str, &str); 2] = [("hub", "/hub"), ("topics", "/t/*")];
 
 /// A node with two dead letters, the page, and the subscriber that they are for, which takes them now.
-pub(super) fn start(page: BrowserPage, store: Store) -> Option<(Bench, Company)> {
+pub(crate) fn start(page: BrowserPage, store: Store) -> Option<(Bench, Company)> {
     let (mut file, company) = store.file()?;
     if store == Store::Files {
         let routes = ROUTES.map(|(id, uri)| format!("- {{ id: {id}, uri: {uri}, hub_id: h }}\n")).concat();
