@@ -1,7 +1,8 @@
 //! What an open console costs: the node, and the browser.
 //!
 //! With `WEIR_TEST_FULL`, on a quiet machine: `WEIR_TEST_FULL=1 WEIR_TEST_BINARY=target/release/weir cargo test --workspace --test
-//! console figures -- --nocapture --test-threads 1` shows the figures. The bounds are asserted if the gateway is optimised.
+//! console -- figures the_console_is_small --nocapture --test-threads 1` shows the figures, and those of sizes, which are in `rules`. All
+//! bounds are asserted; those of times by the clock, and of the node, only then.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ const SLOWER: u32 = 4;
 /// A node's processor time has a resolution of 10 ms.
 const MEASURED: Duration = Duration::from_secs(30);
 
+/// Whether the machine is quiet, and the gateway optimised.
 fn is_asserted() -> bool {
     !cfg!(debug_assertions) || std::env::var_os("WEIR_TEST_BINARY").is_some()
 }
@@ -110,5 +112,7 @@ fn the_first_screen_and_a_long_table_cost_the_browser_little() {
     bench.wait_text("10,020 routes");
     let longest = bench.page.evaluate(SCROLL).as_f64().expect("a number");
     println!("first screen: {first:?} of the main thread; the longest task while a table scrolls: {longest} ms");
-    assert!(!is_asserted() || first <= FIRST_SCREEN && longest <= LONGEST_TASK_MS, "{first:?}, {longest} ms");
+    // Processor time, which other programs take none of.
+    assert!(first <= FIRST_SCREEN, "{first:?}");
+    assert!(!is_asserted() || longest <= LONGEST_TASK_MS, "{longest} ms");
 }

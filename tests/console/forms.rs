@@ -61,11 +61,17 @@ fn random_documents_of_all_schemas_survive_their_forms() {
             }
         }
     }
-    for kind in ["route", "service", "upstream", "consumer", "ssl", "plugin_config", "global_rule", "consumer_group"] {
+    let kinds = bench.page.evaluate(
+        "import(new URL('kinds.js', document.baseURI)).then(({ KINDS }) => KINDS.map((kind) => kind.schema))",
+    );
+    let kinds: Vec<&str> = kinds.as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+    assert!(kinds.len() >= 9 && kinds.contains(&"route"), "{kinds:?}");
+    for kind in kinds {
         let schema = admin.get(&format!("schema/{kind}"));
         documents.push(json!({ "name": kind, "schema": schema, "plugins": plugins, "random": random() }));
     }
     let (controls, lists) = work_on(&bench, &documents);
+    println!("{} schemas, {} documents of each: {controls} controls, {lists} lists", documents.len(), random());
     assert!(controls > 1000 && lists > 100, "only {controls} controls, {lists} lists");
     bench.check_quiet();
 }
