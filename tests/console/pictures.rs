@@ -5,10 +5,11 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use serde_json::json;
 use weir_testkit::{BROWSER_DEADLINE, BrowserPage, eventually};
 
-use crate::api::Api;
-use crate::bench::{Bench, Store, resources};
+use crate::api::{self, Api};
+use crate::bench::Bench;
 use crate::screens::SCREENS;
 
 /// Name, place, width, height, scheme, and a text on it.
@@ -26,6 +27,7 @@ const PICTURES: &[(&str, &str, u32, u32, &str, &str)] = &[
 /// Pictures of what needs more than a place: a name, what leads to it, a text on it, and the scheme.
 type Acted = (&'static str, fn(&Bench), &'static str, &'static str);
 const ACTED: &[Acted] = &[
+    ("console-records", send_tests, "The test record waits", "dark"),
     ("console-live", follow_requests, "/orders/slow", "dark"),
     ("console-history", look_back, "What would change", "light"),
 ];
@@ -44,6 +46,18 @@ fn follow_requests(bench: &Bench) {
     bench.page.click("weir-table .body .row:nth-child(2)");
 }
 
+/// One to a destination that takes records, and one to a destination that is not there.
+fn send_tests(bench: &Bench) {
+    let down = json!({ "uri": "/down", "plugins": { "http-logger": { "uri": "http://127.0.0.1:1/logs" } } });
+    bench.fill(&[("routes/down".to_owned(), down)]);
+    bench.go("#/records");
+    bench.page.wait("both destinations", "document.querySelectorAll('.cards section button').length === 2");
+    for number in 1..=2 {
+        bench.page.click(&format!(".cards section:nth-child({number}) button"));
+    }
+    bench.wait_text("was delivered");
+}
+
 fn look_back(bench: &Bench) {
     let mut admin = Api::of(&bench.gateway);
     admin.put("routes/images", r#"{"uri":"/pictures/*","upstream_id":"orders"}"#);
@@ -57,9 +71,10 @@ const SECONDS: usize = 100;
 
 #[test]
 fn the_pictures_of_the_guide_show_what_they_are_about() {
-    let is_wanted = std::env::var("WEIR_CONSOLE_PICTURES").is_ok_and(|value| value == "yes");
+    let is_wanted = is_wanted();
     let Some(page) = BrowserPage::open() else { return };
-    let Some((bench, _company)) = Bench::in_store(page, Store::Embedded, resources) else { return };
+    let (bench, _other) = Bench::with_neighbours(page);
+    bench.log_in(api::ADMIN);
     let client = &mut bench.gateway.client();
     let mut admin = Api::of(&bench.gateway);
     let least = if is_wanted { SECONDS } else { 1 };
@@ -96,9 +111,50 @@ fn the_pictures_of_the_guide_show_what_they_are_about() {
         }
     }
     if is_wanted {
-        write_all(&bench);
+        write_all(&bench, &[SCREENS, NEIGHBOURS].concat());
     }
     bench.check_quiet();
+}
+
+/// Screens of what is beside a node.
+const NEIGHBOURS: &[&str] = &["#/lab", "#/lab/drain-20261127T032438Z.json", "#/environments", "#/environments/live"];
+
+const RESOURCES: &str = "\
+# The shop.
+routes:
+- id: orders
+  uri: /orders/*      # of all customers
+  upstream_id: backend
+  plugins:
+    limit-count: { count: 100, time_window: 60 }   # a minute
+upstreams:
+- id: backend
+  nodes: { \"127.0.0.1:8001\": 1, \"127.0.0.1:8002\": 1 }
+";
+
+#[test]
+fn the_picture_of_a_draft_shows_a_difference() {
+    let file = api::file().replace("admin:\n", "admin:\n  store: file\n  draft: write\n") + RESOURCES;
+    let Some(bench) = Bench::logged_out(&file) else { return };
+    bench.log_in(api::ADMIN);
+    bench.page.resize(1280, 640);
+    bench.go("#/routes/orders");
+    bench.page.fill("[data-pointer='/uri'] input", "/purchases/*");
+    bench.page.press("Ctrl+Enter");
+    bench.wait_text("1 change in the draft");
+    bench.page.click(".notice [aria-label='Close']");
+    bench.go("#/draft");
+    bench.page.wait("the difference", "document.querySelector('.diff .added')?.textContent.includes('/purchases/*')");
+    bench.wait_text("The node would accept this.");
+    if is_wanted() {
+        write(&bench, "docs/pictures", "console-draft");
+        write_all(&bench, &["#/draft"]);
+    }
+    bench.check_quiet();
+}
+
+fn is_wanted() -> bool {
+    std::env::var("WEIR_CONSOLE_PICTURES").is_ok_and(|value| value == "yes")
 }
 
 fn write(bench: &Bench, folder: &str, name: &str) {
@@ -109,11 +165,11 @@ fn write(bench: &Bench, folder: &str, name: &str) {
 }
 
 /// Of each screen, in both schemes and two widths.
-fn write_all(bench: &Bench) {
+fn write_all(bench: &Bench, places: &[&str]) {
     for (scheme, width) in [("light", 1280), ("dark", 1280), ("light", 360), ("dark", 360)] {
         bench.page.prefer(scheme);
         bench.page.resize(width, 800);
-        for place in SCREENS {
+        for place in places {
             bench.go(place);
             let name: String = place.chars().map(|one| if one.is_ascii_alphanumeric() { one } else { '-' }).collect();
             write(bench, "target/console-pictures", &format!("{scheme}-{width}{}", name.trim_end_matches('-')));
