@@ -241,7 +241,7 @@ export const t = {
     everywhere: "Everywhere",
   },
   keys: {
-    search: "search", help: "these keys", undo: "undo the last change", new_: "new", edit: "edit", save: "save", down: "next row", up: "previous row",
+    search: "search", url: "another URL", help: "these keys", undo: "undo the last change", new_: "new", edit: "edit", save: "save", down: "next row", up: "previous row",
     open: "open", select: "select", remove: "delete", history: "history", yaml: "copy as YAML", text: "JSON", plugin: "add a plugin", rollback: "roll back",
     goTo: (name) => `go to ${name.toLowerCase()}`, errors: "only 5xx", pause: "follow or stop", send: "send",
   },

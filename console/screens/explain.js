@@ -3,6 +3,7 @@
 import { call, has, session } from "../api.js";
 import { reference } from "../columns.js";
 import { number } from "../format.js";
+import { leavingField } from "../keys.js";
 import { loaded } from "../load.js";
 import { badge, empty, heading, key, problem, prose, waiting } from "../parts.js";
 import { href, route, setQuery } from "../router.js";
@@ -32,9 +33,12 @@ export function open() {
     event?.preventDefault();
     const url = document.getElementById("explain-url").value.trim();
     if (!url) return;
+    // So that the next keys are not typed into it; `/` goes back to it.
+    leavingField()();
     if (url === route.peek().query.url) answer.load();
     else setQuery({ url });
   };
+  const again = () => document.getElementById("explain-url").select();
   const send = () => {
     if (!route.peek().query.url) return;
     sent.value = request();
@@ -83,7 +87,7 @@ export function open() {
     title: t.screens.explain,
     shown: () => document.getElementById("explain-url")?.focus(),
     view: () => [heading(t.screens.explain, nothing, html`<p class="muted">${t.explain.about}</p>`), fields(), body()],
-    keys: () => ({ "Ctrl+Enter": { run: ask, label: t.explain.button }, s: { run: send, label: t.keys.send } }),
+    keys: () => ({ "Ctrl+Enter": { run: ask, label: t.explain.button }, "/": { run: again, label: t.keys.url }, s: { run: send, label: t.keys.send } }),
     close: () => (follow(), answer.close(), trace.close()),
   };
 }

@@ -104,10 +104,13 @@ fn explain(bench: &Bench) {
     bench.page.write("/orders/1");
     bench.page.press("Enter");
     bench.page.wait("the plugin", "document.querySelector('#content').innerText.includes('limit-count')");
-    bench.page.fill("#explain-url", "/order/1");
+    // The key does not go into the field, and what is typed then takes the place of the text there.
+    bench.page.press("/");
+    bench.page.wait("the field", "document.activeElement.id === 'explain-url'");
+    bench.page.write("/order/1");
     bench.page.press("Enter");
     bench.wait_text("No route takes this request");
-    bench.page.press("Escape");
+    assert_eq!(bench.page.evaluate("document.getElementById('explain-url').value"), "/order/1");
 }
 
 fn undo(bench: &Bench) {
