@@ -20,8 +20,9 @@ export const records = {
   tested: (outcome, reason) => {
     if (outcome === "delivered") return "The test record was delivered.";
     if (outcome === "rejected") return `The destination rejects the test record (${reason.replaceAll("_", " ")}):`;
+    if (outcome === "dropped" && reason === "retries") return "The destination does not take the test record now. It is not sent again:";
     if (outcome === "dropped") return `The test record is lost (${reason.replaceAll("_", " ")}).`;
-    return "The test record waits, and is sent as soon as the destination takes it.";
+    return "The test record has no outcome yet: the destination has not answered, or other records wait before it.";
   },
   testMark: (id) => `Its member \`weir_test_record\` has the value \`${id}\`.`,
 };

@@ -27,7 +27,7 @@ const PICTURES: &[(&str, &str, u32, u32, &str, &str)] = &[
 /// Pictures of what needs more than a place: a name, what leads to it, a text on it, and the scheme.
 type Acted = (&'static str, fn(&Bench), &'static str, &'static str);
 const ACTED: &[Acted] = &[
-    ("console-records", send_tests, "The test record waits", "dark"),
+    ("console-records", send_tests, "It is not sent again", "dark"),
     ("console-live", follow_requests, "/orders/slow", "dark"),
     ("console-history", look_back, "What would change", "light"),
 ];
@@ -56,6 +56,7 @@ fn send_tests(bench: &Bench) {
         bench.page.click(&format!(".cards section:nth-child({number}) button"));
     }
     bench.wait_text("was delivered");
+    bench.wait_text("It is not sent again");
 }
 
 fn look_back(bench: &Bench) {

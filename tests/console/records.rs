@@ -42,7 +42,7 @@ fn a_test_record_shows_what_became_of_it() {
     let said = test(&bench, &refused, "rejects the test record (invalid):");
     assert!(said.contains("this index is closed") && said.contains("400"), "{said}");
     bench.wait_text("Rejected: invalid");
-    let said = test(&bench, &down, "The test record waits");
+    let said = test(&bench, &down, "It is not sent again");
     assert!(said.contains("refused"), "{said}");
 
     // By keys: the button keeps the focus, and can be used again.

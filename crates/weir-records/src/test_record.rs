@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -15,8 +15,11 @@ use crate::register::SinkRegister;
 use crate::ring::new_ring;
 use crate::sink_core::SinkCore;
 
-/// The most test records of a sink that are watched at a time.
+/// The most test records of a sink without an outcome: more would only wait behind them.
 const MOST_WATCHED: usize = 16;
+/// After this time, one whose outcome is not waited for any more makes room for another. Without it, those that were lost on the disk
+/// would keep their place.
+const KEPT: Duration = Duration::from_secs(3600);
 /// The most sinks of one name that get one.
 const MOST_SINKS: usize = 16;
 
@@ -54,7 +57,7 @@ pub enum TestOutcome {
         reason: DropReason,
         error: Option<String>,
     },
-    /// It waits. The error is that of the last attempt, or of the records before it.
+    /// It was not sent yet, or is on its way. The error is that of the last attempt with the records before it.
     Pending {
         error: Option<String>,
     },
@@ -79,7 +82,7 @@ pub struct SentTest {
 }
 
 impl SentTest {
-    /// Waits for the outcome, for at most `patience`. The record is then not watched any more, and stays on its way.
+    /// Waits for the outcome, for at most `patience`. The record then stays on its way.
     pub async fn outcome(mut self, patience: Duration) -> TestOutcome {
         match timeout(patience, &mut self.outcome).await {
             Ok(Ok(outcome)) => outcome,
@@ -106,24 +109,22 @@ impl SentTest {
     }
 }
 
-impl Drop for SentTest {
-    fn drop(&mut self) {
-        self.core.tests.forget(&self.payload);
-    }
-}
-
 impl SinkRegister {
     /// Sends a test record to each running sink of this name, up to 16, at once, whatever the sink waits for otherwise.
     ///
     /// # Errors
-    /// There is no such sink, or one takes no such record now.
+    /// There is no such sink, or none takes such a record now.
     pub fn send_test(&self, name: &str, id: &str) -> Result<Vec<SentTest>, TestFault> {
         let mut cores = self.running_sinks(name);
         cores.truncate(MOST_SINKS);
-        if cores.is_empty() {
-            return Err(TestFault::NoSink);
+        let (mut sent, mut fault) = (Vec::new(), TestFault::NoSink);
+        for core in cores {
+            match send(core, id) {
+                Ok(one) => sent.push(one),
+                Err(other) => fault = other,
+            }
         }
-        cores.into_iter().map(|core| send(core, id)).collect()
+        if sent.is_empty() { Err(fault) } else { Ok(sent) }
     }
 }
 
@@ -136,7 +137,8 @@ fn send(core: Arc<SinkCore>, id: &str) -> Result<SentTest, TestFault> {
     Ok(sent)
 }
 
-/// The test records of a sink that have no outcome yet.
+/// The test records of a sink that have no outcome yet, also those whose outcome is not waited for any more: the sink has to know them
+/// to send them apart from others.
 #[derive(Default)]
 pub(crate) struct TestWatches {
     list: Mutex<Vec<Watched>>,
@@ -148,6 +150,7 @@ struct Watched {
     /// Has a unique id, so that no other record is the same.
     payload: Arc<[u8]>,
     teller: oneshot::Sender<TestOutcome>,
+    since: Instant,
 }
 
 impl TestWatches {
@@ -155,18 +158,14 @@ impl TestWatches {
     fn watch(&self, payload: &Arc<[u8]>) -> Option<oneshot::Receiver<TestOutcome>> {
         let mut list = locked(&self.list);
         if list.len() >= MOST_WATCHED {
-            return None;
+            let forgotten =
+                list.iter().position(|watched| watched.teller.is_closed() && watched.since.elapsed() >= KEPT)?;
+            list.remove(forgotten);
         }
         let (teller, outcome) = oneshot::channel();
-        list.push(Watched { payload: Arc::clone(payload), teller });
+        list.push(Watched { payload: Arc::clone(payload), teller, since: Instant::now() });
         self.count.store(list.len(), Ordering::Release);
         Some(outcome)
-    }
-
-    fn forget(&self, payload: &Arc<[u8]>) {
-        let mut list = locked(&self.list);
-        list.retain(|watched| !Arc::ptr_eq(&watched.payload, payload));
-        self.count.store(list.len(), Ordering::Release);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -175,6 +174,14 @@ impl TestWatches {
 
     pub(crate) fn has(&self, payload: &[u8]) -> bool {
         !self.is_empty() && locked(&self.list).iter().any(|watched| *watched.payload == *payload)
+    }
+
+    /// How many of these records are sent together: a test record is alone, so that others share neither its fate nor its wait.
+    pub(crate) fn together(&self, records: &[Record]) -> usize {
+        if self.is_empty() {
+            return records.len();
+        }
+        records.iter().position(|record| self.has(&record.payload)).map_or(records.len(), |place| place.max(1))
     }
 
     /// Tells the outcome of the test records among these.

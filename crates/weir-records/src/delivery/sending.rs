@@ -107,7 +107,11 @@ impl RecordDelivery {
             }
             let _ = timeout(wait, task.added.notified()).await;
         }
-        let batch = task.queue.borrow_mut().batch(most, batching.max_bytes, Instant::now());
+        let mut queue = task.queue.borrow_mut();
+        let mut batch = queue.batch(most, batching.max_bytes, Instant::now());
+        let others = batch.split_off(task.core.tests.together(&batch));
+        queue.put_back(others, Instant::now());
+        drop(queue);
         let moved = tally(&batch);
         task.account.book(|books| {
             books.queued.subtract(moved);
@@ -128,6 +132,7 @@ impl RecordDelivery {
         self.begin_batch();
         while !rest.is_empty() {
             let most = core.options.batching.max_records.min(self.limit).max(1).min(rest.len());
+            let most = core.tests.together(&rest[..most]);
             let after = rest.split_off(most);
             let sent = tokio::select! {
                 sent = destination.send(&rest) => sent,
@@ -140,6 +145,11 @@ impl RecordDelivery {
             let (count, unsettled) = (rest.len(), tally(&rest));
             rest.extend(after);
             let Some(NextTry::Later { error, after }) = failed else { continue };
+            if self.gives_up_test(&rest[..count], &error) {
+                lost[DropReason::Retries as usize].add(unsettled);
+                rest.drain(..count);
+                continue;
+            }
             match self.pauses.next(core.options.retries, after) {
                 Some(_) if since.elapsed() >= max_age => {
                     self.task.complain(&error, "records are lost, since they are too old");
@@ -149,7 +159,6 @@ impl RecordDelivery {
                 }
                 Some(pause) => {
                     self.task.complain_of_destination(&error, "records wait on disk, and are tried again");
-                    self.tell_waiting(&rest[..count], &error);
                     if self.has_drained_long_enough() {
                         return place.put_back(parcels);
                     }
@@ -261,12 +270,14 @@ impl RecordDelivery {
                 return (batch, DropReason::Retries);
             }
             let NextTry::Later { error, after } = next else { continue };
+            if self.gives_up_test(&batch, &error) {
+                return (batch, DropReason::Retries);
+            }
             let Some(pause) = self.pauses.next(core.options.retries, after) else {
                 self.task.complain_of_destination(&error, "records are lost");
                 return (batch, DropReason::Retries);
             };
             self.task.complain_of_destination(&error, "records wait, and are tried again");
-            self.tell_waiting(&batch, &error);
             if self.has_drained_long_enough() {
                 return (self.keep(batch), DropReason::Abandoned);
             }
@@ -315,8 +326,19 @@ impl RecordDelivery {
         self.task.core.memory.give(settled.bytes);
     }
 
-    fn tell_waiting(&self, records: &[Record], error: &str) {
-        self.task.core.tests.tell(records, || TestOutcome::Pending { error: Some(error.to_owned()) });
+    pub(super) fn is_test(&self, records: &[Record]) -> bool {
+        records.len() == 1 && self.task.core.tests.has(&records[0].payload)
+    }
+
+    /// Whether this is a test record, which is tried once: a destination that never takes it would stop all records behind it.
+    fn gives_up_test(&self, records: &[Record], error: &str) -> bool {
+        let is_test = self.is_test(records);
+        if is_test {
+            self.task.complain_of_destination(error, "a test record is lost");
+            let reason = DropReason::Retries;
+            self.task.core.tests.tell(records, || TestOutcome::Dropped { reason, error: Some(error.to_owned()) });
+        }
+        is_test
     }
 
     fn tell_lost(&self, records: &[Record], reason: DropReason) {

@@ -16,6 +16,7 @@ use crate::sink::RecordSink;
 use crate::sink_core::SinkOptions;
 use crate::spool::{SpoolFullPolicy, SpoolOptions};
 use crate::spooling::SinkSpool;
+use crate::test_record::TestRecords;
 
 /// A store that can be down, and knows each record by its id.
 #[derive(Default)]
@@ -465,6 +466,38 @@ fn a_record_that_is_never_taken_stops_those_behind_it_no_longer_than_it_may_wait
     process.write(5);
     eventually("those behind it are delivered", DEADLINE, || process.read().delivered.records == 9);
     process.end(DEADLINE);
+}
+
+/// A store that never takes a test record.
+struct Untestable(Sender);
+
+impl Destination for Untestable {
+    fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
+        match batch.iter().any(|record| record.payload.starts_with(b"test")) {
+            true => Box::pin(async { SendOutcome::Failed { error: "status 500".into(), after: None } }),
+            false => self.0.send(batch),
+        }
+    }
+}
+
+#[test]
+fn a_test_record_on_disk_is_tried_once_too() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    let tests = Some(TestRecords::new(|id| format!("test {id}").into_bytes()));
+    let options = SinkOptions { tests, ..options(directory.path(), SpoolOptions::default()) };
+    let mut process = ProcessUnderTest::on(Arc::default(), options, Box::new(Untestable(Sender(Arc::clone(&store)))));
+    process.write(3);
+    eventually("they are on disk", DEADLINE, || process.read().pending.memory.records == 0);
+    drop(process.register.send_test("test-logger here", "1").expect("it takes test records"));
+    eventually("the test is there, too", DEADLINE, || {
+        let reading = process.read();
+        reading.accepted.records == 4 && reading.pending.memory.records == 0
+    });
+    process.write(3);
+    store.set_up(true);
+    eventually("all others are delivered", DEADLINE, || process.read().delivered.records == 6);
+    let reading = process.end(DEADLINE);
+    assert_eq!((store.count(), reading.dropped_records("retries")), (6, 1), "{reading:?}");
 }
 
 #[test]

@@ -311,23 +311,15 @@ fn options_with_tests() -> SinkOptions {
 
 #[test]
 fn a_test_record_goes_the_way_of_all_and_has_its_own_outcome() {
-    let mut tries = 0;
-    let mut harness = Harness::start(options_with_tests(), move |batch| {
-        tries += 1;
-        let is_test = |record: &Record| record.payload.starts_with(b"test");
-        match tries {
-            1 => SendOutcome::Taken,
-            2 => SendOutcome::Refused { reason: RejectReason::Invalid, error: "status 400: no".into() },
-            3 => SendOutcome::Each {
-                outcomes: vec![Outcome::Delivered, Outcome::Rejected(RejectReason::Mapping)],
-                error: Some("a field".into()),
-            },
-            4 => SendOutcome::Each { outcomes: vec![Outcome::Duplicate], error: None },
-            _ if batch.iter().any(is_test) => {
-                SendOutcome::Invalid { reason: RejectReason::TooLarge, error: "that one".into() }
-            }
-            _ => SendOutcome::Taken,
-        }
+    let mut harness = Harness::start(options_with_tests(), |batch| match &*batch[0].payload {
+        b"test 2" => SendOutcome::Refused { reason: RejectReason::Invalid, error: "status 400: no".into() },
+        b"test 3" => SendOutcome::Each {
+            outcomes: vec![Outcome::Rejected(RejectReason::Mapping)],
+            error: Some("a field".into()),
+        },
+        b"test 4" => SendOutcome::Each { outcomes: vec![Outcome::Duplicate], error: None },
+        b"test 5" => SendOutcome::Invalid { reason: RejectReason::TooLarge, error: "that one".into() },
+        _ => SendOutcome::Taken,
     });
     assert_eq!(outcome_of_test(&harness, "1"), TestOutcome::Delivered);
     let rejected = |reason, error: &str| TestOutcome::Rejected { reason, error: error.into() };
@@ -345,18 +337,33 @@ fn a_test_record_goes_the_way_of_all_and_has_its_own_outcome() {
 }
 
 #[test]
-fn a_test_record_that_is_not_taken_waits_or_is_lost_as_all_others() {
-    let fails = |_: &[Record]| SendOutcome::Failed { error: "refused".into(), after: None };
-    let error = Some("refused".to_owned());
-    let harness = Harness::start(SinkOptions { retries: Retries::Always, ..options_with_tests() }, fails);
-    assert_eq!(outcome_of_test(&harness, "1"), TestOutcome::Pending { error: error.clone() });
-    let harness = Harness::start(options_with_tests(), fails);
-    let waits = outcome_of_test(&harness, "1");
-    assert_eq!(waits, TestOutcome::Pending { error: error.clone() }, "it is tried again");
-    let retries = Retries::Some { most: 0, pause: Duration::ZERO };
-    let harness = Harness::start(SinkOptions { retries, ..options_with_tests() }, fails);
-    assert_eq!(outcome_of_test(&harness, "1"), TestOutcome::Dropped { reason: DropReason::Retries, error });
-    // The first one waits behind a destination that does not answer: nothing is known of it yet.
+fn a_test_record_that_is_not_taken_costs_no_other_record() {
+    let (batches, sent) = channel();
+    let mut harness = Harness::start(SinkOptions { retries: Retries::Always, ..options_with_tests() }, move |batch| {
+        batches.send(batch.iter().map(|record| record.payload.clone()).collect::<Vec<_>>()).expect("the test waits");
+        match batch.iter().any(|record| record.payload.starts_with(b"test")) {
+            true => SendOutcome::Failed { error: "status 500".into(), after: None },
+            false => SendOutcome::Taken,
+        }
+    });
+    harness.write(&["before"]);
+    eventually("it waits", DEADLINE, || harness.sink_has() == 1);
+    let lost = TestOutcome::Dropped { reason: DropReason::Retries, error: Some("status 500".into()) };
+    assert_eq!(outcome_of_test(&harness, "1"), lost);
+    // Also if its outcome is not waited for.
+    drop(harness.register.send_test("test-logger here", "2").expect("it takes test records"));
+    eventually("it is lost, too", DEADLINE, || harness.read().dropped_records("retries") == 2);
+    harness.write(&["after"]);
+    let reading = harness.end();
+    assert_eq!((reading.delivered.records, reading.dropped_records("retries")), (2, 2), "{reading:?}");
+    let sent: Vec<Vec<Vec<u8>>> = sent.try_iter().collect();
+    let expected = ["before", "test 1", "test 2", "after"].map(|text| vec![text.as_bytes().to_vec()]);
+    assert_eq!(sent, expected, "each once, and alone");
+}
+
+#[test]
+fn a_test_record_waits_behind_others() {
+    // The destination does not answer: nothing is known of it yet.
     let harness = Harness::open(options_with_tests(), Box::new(Dead));
     let sent = harness.register.send_test("test-logger here", "1").expect("it takes test records").remove(0);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
@@ -374,9 +381,9 @@ fn test_records_need_a_sink_that_runs_and_can_mark_them() {
     let send = |harness: &Harness, id: &str| harness.register.send_test("test-logger here", id);
     let mut kept: Vec<_> = (0..16).map(|number| send(&harness, &number.to_string()).expect("room")).collect();
     assert_eq!(send(&harness, "17").err(), Some(TestFault::TooMany));
-    // One of which nobody wants to know any more makes room.
+    // One whose outcome is not waited for any more is still on its way.
     kept.pop();
-    kept.push(send(&harness, "17").expect("room"));
+    assert_eq!(send(&harness, "17").err(), Some(TestFault::TooMany));
     // A sink that ends takes no more.
     harness.close();
     assert_eq!(send(&harness, "18").err(), Some(TestFault::NoSink));

@@ -31,9 +31,9 @@ impl OwnTestRecords {
     /// get one each.
     pub(super) async fn send(&self, sink: String) -> Response<Bytes> {
         let problem = |status: StatusCode, text: String| status::json(status, &json!({ "error_msg": text }));
-        let too_many = || format!("{MOST_TESTS} test records are on their way; try again later");
         let Ok(_turn) = self.turn.try_acquire() else {
-            return problem(StatusCode::TOO_MANY_REQUESTS, too_many());
+            let text = format!("the node waits for the outcomes of {MOST_TESTS} test records; try again later");
+            return problem(StatusCode::TOO_MANY_REQUESTS, text);
         };
         let mut random = [0; 16];
         if aws_lc_rs::rand::fill(&mut random).is_err() {
@@ -51,7 +51,10 @@ impl OwnTestRecords {
                             one of its routes instead";
                 return problem(StatusCode::BAD_REQUEST, text.to_owned());
             }
-            Err(TestFault::TooMany) => return problem(StatusCode::TOO_MANY_REQUESTS, too_many()),
+            Err(TestFault::TooMany) => {
+                let text = "many test records for this destination wait already; try again when they are sent";
+                return problem(StatusCode::TOO_MANY_REQUESTS, text.to_owned());
+            }
         };
         let (deadline, mut outcomes) = (Instant::now() + PATIENCE, Vec::new());
         for test in sent {
