@@ -58,7 +58,7 @@ class Page {
   #theirs = signal(null);
   #isSaving = false;
   #shown = new Map();
-  /** The content that a new resource starts with. The page shows no faults until the user has changed it. */
+  /** The content that a new resource starts with. Its fields show no faults until the user has changed it, or wants to create it. */
   #start = null;
   #stop = [];
   #isClosed = false;
@@ -142,7 +142,7 @@ class Page {
     const value = this.#document.value;
     clearTimeout(this.#timer);
     this.#running?.abort();
-    if (!mayChange() || same(value, this.#base.value) || value === this.#start) {
+    if (!mayChange() || same(value, this.#base.value)) {
       this.#answer.value = { diagnostics: [], warnings: [] };
       this.#checking.value = false;
       return undefined;
@@ -331,7 +331,7 @@ class Page {
       return waiting();
     }
     const text = this.#text.value?.text ?? pretty(this.#document.value);
-    const problems = this.#answer.value.diagnostics.map((found) => ({ pointer: pointer(placeIn(found, this.#document.value)), text: found.problem }));
+    const problems = this.#told().diagnostics.map((found) => ({ pointer: pointer(placeIn(found, this.#document.value)), text: found.problem }));
     return html`<weir-editor .label=${`${t.text}: ${this.title}`} .readonly=${!this.#mayWrite()} .schemas=${{ root: this.#schema, plugins: this.#plugins }}
       .value=${text} .problems=${problems} @edit=${(event) => this.#edited(event.detail)}></weir-editor>`;
   }
@@ -345,10 +345,19 @@ class Page {
     }
   }
 
+  /** Nothing was filled in yet: the bar has the number of problems, and no field is called wrong before a user has come to it. */
+  #isUntouched() {
+    return this.#document.value === this.#start && !this.#refused.value;
+  }
+
+  #told() {
+    return this.#isUntouched() ? { diagnostics: [], warnings: [] } : this.#answer.value;
+  }
+
   /** What the node says, by the pointers of the form's fields. */
   #faults() {
     const faults = new Map();
-    for (const found of this.#answer.value.diagnostics) {
+    for (const found of this.#told().diagnostics) {
       const place = pointer(placeIn(found, this.#document.value));
       const text = found.advice ? `${found.problem}; ${found.advice}` : found.problem;
       faults.set(place, [...(faults.get(place) ?? []), text]);
@@ -358,7 +367,7 @@ class Page {
 
   #aside() {
     if (this.#theirs.value) return this.#threeWays();
-    const { diagnostics, warnings } = this.#answer.value;
+    const { diagnostics, warnings } = this.#told();
     const dirty = this.#isDirty();
     const bad = this.#text.value?.error;
     return html`
@@ -391,7 +400,7 @@ class Page {
     const faulty = this.#answer.value.diagnostics.length;
     // Not disabled in full: some fields write when they are left, which the press of this button does.
     const words = this.#checking.value ? t.checking : !dirty ? "" : faulty ? t.problems(faulty) : t.noProblems;
-    return html`<div class="bar"><span class=${faulty ? "bad" : "muted"} role="status">${words}</span><span class="grow"></span>
+    return html`<div class="bar"><span class=${faulty && !this.#isUntouched() ? "bad" : "muted"} role="status">${words}</span><span class="grow"></span>
       <button ?disabled=${!dirty && this.#id !== null} @click=${this.#discard}>${t.discard}</button>
       <button class="main" aria-disabled=${String(!dirty || this.#text.value?.error !== undefined)} @click=${this.#save}>${this.#id === null ? t.create : t.save} ${key("Ctrl")}${key("↵")}</button></div>`;
   }

@@ -118,6 +118,20 @@ fn members_unknown_to_a_schema_are_kept() {
 }
 
 #[test]
+fn a_new_form_says_what_the_node_says() {
+    let Some(bench) = Bench::start() else { return };
+    bench.go("#/new/routes");
+    let bar = "document.querySelector('#content .bar [role=status]').textContent";
+    bench.page.wait("the number of problems", &format!("/^[1-9] problems?$/.test({bar})"));
+    assert_eq!(bench.page.evaluate("document.querySelectorAll('#content .fault, #content .findings').length"), 0);
+    let number = bench.page.evaluate(bar);
+    bench.page.press("Ctrl+Enter");
+    bench.page.wait("the node's words", "document.querySelector('#content .findings')");
+    assert_eq!(bench.page.evaluate(bar), number, "as many as without saving");
+    bench.check_quiet();
+}
+
+#[test]
 fn a_wrong_value_has_the_words_of_the_node_at_its_field() {
     let Some(bench) = Bench::start() else { return };
     bench.go("#/services/shop");
