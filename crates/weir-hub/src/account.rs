@@ -169,7 +169,7 @@ pub struct ListenerCounts {
 pub struct HubStatus {
     pub account: Account,
     pub subscriptions: usize,
-    /// Subscriptions whose last attempt has failed, and that wait for the next one.
+    /// Subscriptions that have an event to deliver, and whose last attempt has failed.
     pub failing: usize,
     /// Requests that wait for verification.
     pub unverified: usize,

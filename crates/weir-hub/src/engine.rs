@@ -252,9 +252,11 @@ impl Engine {
         account
     }
 
-    /// The subscriptions whose last attempt has failed, and that wait for the next one.
+    /// The subscriptions that have an event to deliver, and whose last attempt has failed: also while the next one is under way, or
+    /// waits for the end of the host's pause.
     pub(crate) fn failing_count(&self) -> usize {
-        let is_failing = |(_, one): &(_, &Subscription)| one.delivery == DeliveryState::Waiting && one.attempts > 0;
+        let is_failing =
+            |(_, one): &(_, &Subscription)| one.delivery != DeliveryState::Idle && one.latest.last_has_failed();
         self.subscriptions.iter().filter(is_failing).count()
     }
 

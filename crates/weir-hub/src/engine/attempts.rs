@@ -63,6 +63,11 @@ impl LatestAttempts {
         self.0 = longer.into_boxed_slice();
     }
 
+    /// Whether there is one, and the latest has failed.
+    pub(super) fn last_has_failed(&self) -> bool {
+        self.0.last().is_some_and(|attempt| attempt.unpack().failure.is_some())
+    }
+
     /// The latest first.
     pub(super) fn list(&self) -> Vec<DeliveryAttempt> {
         self.0.iter().rev().map(|attempt| attempt.unpack()).collect()

@@ -95,6 +95,51 @@ fn events_after_one_are_those_of_the_topic_in_order() {
 }
 
 #[test]
+fn a_subscription_fails_from_a_failed_attempt_until_one_succeeds_or_nothing_is_left_to_deliver() {
+    let mut engine = engine();
+    for callback in ["http://c.example/1", "http://c.example/2"] {
+        subscribe(&mut engine, callback, 1_000);
+    }
+    publish(&mut engine, 1, TOPIC, 10, 2_000);
+    publish(&mut engine, 2, TOPIC, 10, 2_000);
+    assert_eq!(engine.failing_count(), 0, "nothing was tried");
+    let down = DeliveryOutcome::NoAnswer(NoAnswerReason::Connect);
+    let mut now_ms = 2_000;
+    let mut states = HashSet::new();
+    while engine.account().pending > 0 {
+        engine.look(now_ms);
+        // During an attempt, too.
+        while let Some(delivery) = engine.next_delivery(now_ms) {
+            let failing = engine.failing_count();
+            assert!(now_ms == 2_000 || failing == 2, "{failing} at {now_ms}");
+            engine.delivered(delivery.subscription, delivery.seq, down, now_ms);
+            engine.recorded([delivery.subscription], now_ms);
+        }
+        states.extend(engine.subscriptions(None, 0, 9).into_iter().map(|entry| entry.state.name()));
+        assert!(engine.account().pending == 0 || engine.failing_count() > 0, "at {now_ms}");
+        now_ms = engine.next_due_ms(now_ms).map_or(now_ms, |at_ms| at_ms.max(now_ms + 1));
+        if now_ms > 200_000 {
+            break;
+        }
+    }
+    assert!(states.contains("waiting") && states.contains("queued"), "behind the host's pause, too: {states:?}");
+    assert_eq!(engine.failing_count(), 2);
+    while engine.account().pending > 0 {
+        engine.look(now_ms);
+        deliver(&mut engine, DeliveryOutcome::Delivered, now_ms);
+        now_ms += 60_000;
+    }
+    assert_eq!(engine.failing_count(), 0);
+    publish(&mut engine, 3, TOPIC, 10, now_ms);
+    deliver(&mut engine, DeliveryOutcome::ContentGone, now_ms);
+    assert_eq!(
+        (engine.account().pending, engine.failing_count()),
+        (0, 0),
+        "a lack of content is no failure of a subscriber"
+    );
+}
+
+#[test]
 fn websub_5_1_a_renewal_that_is_not_verified_changes_nothing() {
     let mut engine = engine();
     subscribe(&mut engine, "http://c.example/1", 1_000_000);

@@ -127,7 +127,7 @@ fn sizes(hubs: &HubStatuses, page: &mut Page) {
     }
     page.gauge(
         "weir_hub_failing_subscriptions",
-        "Subscriptions whose last delivery attempt has failed, and that wait for the next one.",
+        "Subscriptions that have an event to deliver, and whose last delivery attempt has failed.",
     );
     for (hub, status) in hubs {
         page.value(&[("hub", hub)], status.failing);

@@ -55,7 +55,10 @@ fn configuration(span: &ReadingPair<'_>, all: &mut Vec<String>) {
         span.after.of("weir_hub_failing_subscriptions").iter().filter(|(_, failing)| *failing > 0.0)
     {
         let hub = label(labels, "hub");
-        all.push(format!("the hub {hub} cannot deliver, subscriptions that wait for a retry: {}", count(*failing)));
+        all.push(format!(
+            "the hub {hub} cannot deliver, subscriptions whose last delivery has failed: {}",
+            count(*failing)
+        ));
     }
     for (labels, _) in span.after.of("weir_hub_outcomes_total") {
         let (hub, outcome) = (label(labels, "hub"), label(labels, "outcome"));
@@ -180,7 +183,7 @@ mod tests {
             )
         };
         assert_eq!(told(&page(0, 4), &page(0, 4)), Vec::<String>::new());
-        let failing = "the hub h cannot deliver, subscriptions that wait for a retry: 3";
+        let failing = "the hub h cannot deliver, subscriptions whose last delivery has failed: 3";
         assert_eq!(told(&page(0, 4), &page(3, 4)), [failing]);
         let given_up = "the hub h gives up on deliveries, new dead letters: 5/s";
         assert_eq!(told(&page(0, 4), &page(3, 14)), [failing, given_up]);
