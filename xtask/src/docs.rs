@@ -5,6 +5,7 @@ mod book;
 mod figures;
 mod links;
 mod metrics;
+mod names;
 mod statuses;
 
 use std::fmt::Write as _;
@@ -43,6 +44,7 @@ pub(crate) fn write() -> Result<(), Problems> {
         fs::write(path, definition(name)?).map_err(|error| vec![format!("{path}: {error}")])?;
     }
     links::check()?;
+    names::check()?;
     book::check()
 }
 
@@ -65,6 +67,7 @@ pub(crate) fn compare() -> Result<(), Problems> {
     problems.extend(statuses::compare().err().into_iter().flatten());
     problems.extend(figures::compare().err().into_iter().flatten());
     problems.extend(links::check().err().into_iter().flatten());
+    problems.extend(names::check().err().into_iter().flatten());
     problems.extend(book::check().err().into_iter().flatten());
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
