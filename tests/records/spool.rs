@@ -419,7 +419,8 @@ fn records_of_an_address_that_was_corrected_are_named_and_can_be_moved_or_droppe
         let mut gateway = start(&text(&wrong));
         assert_eq!(ask(&gateway, 50), 50);
         let busy = records(&["--drop", &sink(&wrong)]);
-        assert!(String::from_utf8_lossy(&busy.stderr).contains("is in use by a process"), "{busy:?}");
+        let by = format!("is in use by process {}; if the process is ending, wait until it has ended", gateway.pid());
+        assert!(String::from_utf8_lossy(&busy.stderr).contains(&by), "{busy:?}");
         // It writes what waits before it ends.
         gateway.signal(Signal::TERM);
         gateway.wait_exit(DEADLINE);

@@ -1,7 +1,7 @@
 //! Records on disk whose sink is gone: another sink takes them, or they are dropped and counted as that.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -31,8 +31,10 @@ impl IdlePlace {
         let lock = File::options().read(true).write(true).open(directory.join(LOCK))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Err(rustix::io::Errno::WOULDBLOCK) => Err(io::Error::other(format!(
-                "{} is in use by a process; take the logger out of the configuration and restart the node first",
-                directory.display()
+                "{} is in use by {}; if the process is ending, wait until it has ended; otherwise take the logger out of the \
+                 configuration and restart the node first",
+                directory.display(),
+                user_of(&lock),
             ))),
             locked => locked.map(|()| IdlePlace { directory, _lock: lock }).map_err(io::Error::from),
         }
@@ -45,6 +47,15 @@ impl IdlePlace {
         };
         let pending = RecordAccount::of("", cells).read().pending;
         Ok([pending.spool, pending.inflight].into_iter().sum())
+    }
+}
+
+/// The process that has locked a place, as its spool has written it there.
+fn user_of(mut lock: &File) -> String {
+    let mut number = String::new();
+    match lock.read_to_string(&mut number) {
+        Ok(_) if number.parse::<u32>().is_ok() => format!("process {number}"),
+        _ => "a process".to_owned(),
     }
 }
 

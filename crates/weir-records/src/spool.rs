@@ -180,6 +180,8 @@ impl SpoolPlace {
             Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
             locked => locked?,
         }
+        // For `weir records`, which is refused while the process uses the place. On a full disk the number is missing.
+        let _ = lock.set_len(0).and_then(|()| (&lock).write_all(std::process::id().to_string().as_bytes()));
         // An existing place must open on a full disk, or what fills the disk is never delivered.
         if fs::read(directory.join(NAME)).ok().as_deref() != Some(name.as_bytes()) {
             options_of_file.clone().truncate(true).open(directory.join(NAME))?.write_all(name.as_bytes())?;
