@@ -3,6 +3,7 @@
 //! A difference counts at the end only if the old gateway never had it with itself in the same shape, so that what is found to vary
 //! late also clears what was found early. All collections have limits: a log of any size needs the same memory.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cause::{DifferenceCause, DifferenceKey};
@@ -86,7 +87,15 @@ pub(crate) struct DifferenceGroup {
     confirmed: u32,
     pub(crate) old: String,
     pub(crate) new: String,
+    /// Whether a later request had other values.
+    pub(crate) has_other_values: bool,
     pub(crate) examples: Vec<ExampleRequest>,
+}
+
+impl DifferenceGroup {
+    fn new(old: String, new: String) -> DifferenceGroup {
+        DifferenceGroup { count: 0, confirmed: 0, old, new, has_other_values: false, examples: Vec::new() }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -234,8 +243,14 @@ impl RehearsalFindings {
                 }
                 kept_bytes += bytes;
             }
-            let empty = DifferenceGroup { count: 0, confirmed: 0, old, new, examples: Vec::new() };
-            let group = shape.groups.entry(key).or_insert(empty);
+            let group = match shape.groups.entry(key) {
+                Entry::Occupied(group) => {
+                    let group = group.into_mut();
+                    group.has_other_values |= group.old != old || group.new != new;
+                    group
+                }
+                Entry::Vacant(place) => place.insert(DifferenceGroup::new(old, new)),
+            };
             group.count += 1;
             group.confirmed += u32::from(confirmed);
             if group.examples.len() < MAX_EXAMPLES {

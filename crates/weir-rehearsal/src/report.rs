@@ -58,9 +58,11 @@ pub struct SubjectReport {
     /// The shapes of these requests, those with the most requests first.
     pub shapes: Vec<ShapeCount>,
     pub unlisted_shapes: usize,
-    /// Values of the first example.
+    /// Values of the first request.
     pub old: String,
     pub new: String,
+    /// Whether other requests have other values.
+    pub other_values: bool,
     pub examples: Vec<ExampleReport>,
 }
 
@@ -93,8 +95,11 @@ impl RehearsalReport {
                     unlisted_shapes: 0,
                     old: group.old.clone(),
                     new: group.new.clone(),
+                    other_values: false,
                     examples: Vec::new(),
                 });
+                subject.other_values |=
+                    group.has_other_values || (&subject.old, &subject.new) != (&group.old, &group.new);
                 subject.requests += group.count;
                 subject.shapes.push(ShapeCount { shape: shape.clone(), requests: group.count });
                 let room = MAX_EXAMPLES_TOLD - subject.examples.len();

@@ -93,12 +93,15 @@ fn add_cause(cause: &CauseReport, page: &mut String) {
 }
 
 fn add_subject(one: &SubjectReport, page: &mut String) {
-    let SubjectReport { subject, requests, shapes, unlisted_shapes, old, new, examples } = one;
+    let SubjectReport { subject, requests, shapes, unlisted_shapes, old, new, other_values, examples } = one;
     let title = if subject.is_empty() { "all" } else { subject };
     let _ = write!(page, "<details open><summary>{} <small>{}</small></summary>", escape(title), counted(*requests));
     if !(old.is_empty() && new.is_empty()) {
         let value = |value: &str| if value.is_empty() { "(nothing)".to_owned() } else { escape(value) };
         let _ = write!(page, "<pre>old: {}\nnew: {}</pre>", value(old), value(new));
+        if *other_values {
+            page.push_str("<p>These are of one request; others have other values.</p>");
+        }
     }
     page.push_str("<table><thead><tr><th>Path<th class=\"n\">Requests</thead><tbody>");
     for shape in shapes {

@@ -49,6 +49,29 @@ fn reports_group_differences_by_cause_with_their_routes() {
 }
 
 #[test]
+fn values_of_one_request_are_not_told_as_those_of_all() {
+    let told = |values: &[(&str, &str)]| {
+        let mut findings = RehearsalFindings::default();
+        for (shape, new) in values {
+            let key = (DifferenceCause::FieldChanged, "location".to_owned());
+            let found = AnswerDifference { key, old: "/a".to_owned(), new: (*new).to_owned() };
+            findings.add(shape, vec![found], true, || ExampleRequest {
+                method: "GET".to_owned(),
+                host: "a".to_owned(),
+                target: "/x".to_owned(),
+                fields: Vec::new(),
+                client: None,
+            });
+        }
+        let report = RehearsalReport::of(findings, &mut |_| None);
+        [report.text(), report.html("", &[])].map(|page| page.contains("others have other values"))
+    };
+    assert_eq!(told(&[("GET a/x", "/b"), ("GET a/x", "/b"), ("GET a/y", "/b")]), [false; 2]);
+    assert_eq!(told(&[("GET a/x", "/b"), ("GET a/x", "/c")]), [true; 2]);
+    assert_eq!(told(&[("GET a/x", "/b"), ("GET a/y", "/c")]), [true; 2]);
+}
+
+#[test]
 fn pages_escape_what_gateways_and_logs_say() {
     let page = report().html("", &[("Old", "http://<a>".to_owned())]);
     assert!(

@@ -48,7 +48,7 @@ fn add_cause(cause: &CauseReport, text: &mut String) {
 }
 
 fn add_subject(one: &SubjectReport, text: &mut String) {
-    let SubjectReport { subject, requests, shapes, unlisted_shapes, old, new, examples } = one;
+    let SubjectReport { subject, requests, shapes, unlisted_shapes, old, new, other_values, examples } = one;
     let title = if subject.is_empty() { "all" } else { subject };
     line(text, format_args!("  {title}: {}", counted(*requests)));
     if !(old.is_empty() && new.is_empty()) {
@@ -56,6 +56,9 @@ fn add_subject(one: &SubjectReport, text: &mut String) {
             |value: &str| if value.is_empty() { "(nothing)".to_owned() } else { value.escape_debug().to_string() };
         line(text, format_args!("    old: {}", value(old)));
         line(text, format_args!("    new: {}", value(new)));
+        if *other_values {
+            line(text, format_args!("    These are of one request; others have other values."));
+        }
     }
     for shape in shapes {
         line(text, format_args!("    {} in {}", shape.requests, shape.shape));
