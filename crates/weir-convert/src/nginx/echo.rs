@@ -1,6 +1,8 @@
 //! `echo` and the directives with it (module echo): texts as responses, and around those of upstreams.
 
 use super::Conversion;
+use super::location::Location;
+use super::media_types;
 use super::scope::BlockScope;
 use super::syntax::Directive;
 use super::variables::{names, unknown_in_request};
@@ -24,8 +26,7 @@ const DECIDING: [&str; 9] = [
 /// response is not a text, which is reported.
 pub(super) fn response(
     conversion: &mut Conversion,
-    scope: &BlockScope,
-    location: &Directive,
+    Location { directive: location, matching, scope, .. }: &Location,
     is_controlled: bool,
 ) -> Option<(String, Yaml)> {
     let own = |name: &'static str| location.children().iter().filter(move |child| child.name == name);
@@ -40,7 +41,7 @@ pub(super) fn response(
         return None;
     }
     let status = own("echo_status").next_back().and_then(|status| status.argument(0).parse().ok()).unwrap_or(200);
-    let kind = scope.value("default_type").unwrap_or("text/plain");
+    let kind = media_types::of_text(scope, media_types::path_of(matching));
     Some(match is_controlled {
         true => answer_behind_plugins(status, &text, Some(kind)),
         false => answer(status, &text, Some(kind)),

@@ -1,6 +1,7 @@
 //! `error_page` with pages that are texts: the location of the page answers with a `return`. Such a directive is replaced by one with
 //! the text, which routes have as `error-page`. A page of a file or an upstream would have to be fetched, and is reported.
 
+use super::media_types;
 use super::scope::BlockScope;
 use super::syntax::Directive;
 use crate::yaml::{Yaml, YamlMembers};
@@ -13,17 +14,17 @@ pub(super) const ERRORS_INTERCEPTED: &str = "proxy_intercept_errors text";
 /// The statuses for which there are pages.
 const STATUSES: [&str; 10] = ["400", "401", "403", "404", "413", "429", "500", "502", "503", "504"];
 /// What the location of a text may have.
-const BESIDE_TEXT: [&str; 5] = ["return", "internal", "default_type", "access_log", "log_not_found"];
+const BESIDE_TEXT: [&str; 6] = ["return", "internal", "types", "default_type", "access_log", "log_not_found"];
 
-/// Replaces the directives in a server block. `default_type`: that of the outer block.
-pub(super) fn replace(server: &mut Directive, default_type: &str) {
+/// Replaces the directives in a server block. `types`: what the outer block says about media types.
+pub(super) fn replace(server: &mut Directive, types: &[Directive]) {
     let locations: Vec<Directive> = server
         .children()
         .iter()
-        .filter(|child| ["location", "default_type"].contains(&child.name.as_str()))
+        .filter(|child| child.name == "location" || media_types::DECIDING.contains(&child.name.as_str()))
         .cloned()
         .collect();
-    let replaced = replace_pages(server, &locations, default_type);
+    let replaced = replace_pages(server, &locations, types);
     if replaced.texts > 0 && replaced.others == 0 {
         rename_interception(server);
     }
@@ -35,15 +36,15 @@ struct ReplacedPages {
     others: usize,
 }
 
-fn replace_pages(block: &mut Directive, server: &[Directive], default_type: &str) -> ReplacedPages {
+fn replace_pages(block: &mut Directive, server: &[Directive], types: &[Directive]) -> ReplacedPages {
     let mut replaced = ReplacedPages::default();
     for child in block.block.iter_mut().flatten() {
         if child.name != "error_page" {
-            let within = replace_pages(child, server, default_type);
+            let within = replace_pages(child, server, types);
             replaced = ReplacedPages { texts: replaced.texts + within.texts, others: replaced.others + within.others };
             continue;
         }
-        match text_of(child, server, default_type) {
+        match text_of(child, server, types) {
             Some(arguments) => {
                 (child.name, child.arguments) = (ERROR_TEXT.to_owned(), arguments);
                 replaced.texts += 1;
@@ -64,7 +65,7 @@ fn rename_interception(block: &mut Directive) {
 }
 
 /// The arguments of the directive that takes the place of an `error_page`; `None` if its page is no text, or changes the status.
-fn text_of(error_page: &Directive, server: &[Directive], default_type: &str) -> Option<Vec<String>> {
+fn text_of(error_page: &Directive, server: &[Directive], types: &[Directive]) -> Option<Vec<String>> {
     let (target, rest) = error_page.arguments.split_last()?;
     let (status, statuses) = match rest.split_last() {
         Some((last, statuses)) if last.starts_with('=') => (Some(last), statuses),
@@ -90,10 +91,9 @@ fn text_of(error_page: &Directive, server: &[Directive], default_type: &str) -> 
     if !(is_plain && is_page && keeps_status && are_known) {
         return None;
     }
-    let kind = |block: &[Directive]| {
-        block.iter().find(|child| child.name == "default_type").map(|kind| kind.argument(0).to_owned())
-    };
-    let kind = kind(block).or_else(|| kind(server)).unwrap_or_else(|| default_type.to_owned());
+    let scope = BlockScope::new(types).inside(server).inside(block);
+    // At a named location the path remains that of the request.
+    let kind = media_types::of_text(&scope, Some(target.as_str()).filter(|target| !target.starts_with('@'))).to_owned();
     Some([target.clone(), kind, text.clone()].into_iter().chain(statuses.iter().cloned()).collect())
 }
 

@@ -26,6 +26,7 @@ mod listening;
 mod location;
 mod lua;
 mod map_entries;
+mod media_types;
 mod mirroring;
 mod pass_path;
 mod policies;
@@ -81,12 +82,13 @@ pub fn convert(file: &str, text: &str, include: Include) -> Result<Converted, Sy
         lua::replace(blocks);
     }
     let has_redirects = blocks.as_ref().is_some_and(|blocks| blocks.iter().any(|block| block.name == "proxy_redirect"));
-    let default_type = blocks.as_ref().and_then(|blocks| blocks.iter().find(|block| block.name == "default_type"));
-    let default_type = default_type.map_or("text/plain", |kind| kind.argument(0)).to_owned();
+    let is_of_types = |block: &&Directive| media_types::DECIDING.contains(&block.name.as_str());
+    let types: Vec<Directive> =
+        blocks.as_ref().map_or_else(Vec::new, |blocks| blocks.iter().filter(is_of_types).cloned().collect());
     for server in blocks.into_iter().flatten().filter(|block| block.name == "server") {
         variables::name_server(server);
         constants::replace(server, has_redirects);
-        error_pages::replace(server, &default_type);
+        error_pages::replace(server, &types);
     }
     // A file of conf.d is included in the http block, so it has none.
     let http = directives.iter().find(|directive| directive.name == "http");
@@ -228,15 +230,13 @@ fn included(
         let text = format!("`{pattern}`: files are included more than {INCLUDES} levels deep");
         return Err(SyntaxError { place: directive.place.clone(), text });
     }
-    // Media types and FastCGI parameters, which have no counterpart.
-    if ["mime.types", "fastcgi_params", "fastcgi.conf", "uwsgi_params", "scgi_params"]
-        .iter()
-        .any(|name| pattern.ends_with(name))
-    {
+    // Parameters of FastCGI and the like, which have no counterpart.
+    if ["fastcgi_params", "fastcgi.conf", "uwsgi_params", "scgi_params"].iter().any(|name| pattern.ends_with(name)) {
         return Ok(Vec::new());
     }
     let files = match include(pattern) {
         Ok(files) => files,
+        Err(_) if pattern.ends_with("mime.types") => vec![(pattern.to_owned(), media_types::COMMON.to_owned())],
         Err(error) => {
             // The directive stays where it is: the file may control access there.
             let text = format!("`include {pattern}`: {error}; {}", directives::CLOSED);

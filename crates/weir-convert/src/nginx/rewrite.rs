@@ -4,6 +4,7 @@ use super::Conversion;
 use super::client_address;
 use super::conditions::{self, ConvertedCondition};
 use super::location::Matching;
+use super::media_types;
 use super::pass_path::{refused, without_query};
 use super::policies::added_fields;
 use super::redirects::redirecting;
@@ -65,10 +66,26 @@ fn response(
                 );
                 conversion.differs_here_first("pages of statuses", &directive.place, text);
             }
-            let kind = (!text.is_empty()).then(|| scope.value("default_type").unwrap_or("text/plain"));
+            let kind = (!text.is_empty()).then(|| kind_of_text(conversion, scope, directive, matching));
             answer(code, text, kind)
         }
     }
+}
+
+/// The media type of a text. That a location for several extensions has one type for all of them is reported.
+fn kind_of_text<'a>(
+    conversion: &mut Conversion,
+    scope: &BlockScope<'a>,
+    directive: &Directive,
+    matching: Option<&Matching>,
+) -> &'a str {
+    let kind = media_types::of_text(scope, matching.and_then(media_types::path_of));
+    if matches!(matching, Some(Matching::Regex { pattern, .. }) if pattern.contains("\\.")) {
+        let text =
+            format!("`{}`: the media type is {kind}; nginx takes that of the path's extension", directive.head());
+        conversion.differs(&directive.place, text);
+    }
+    kind
 }
 
 fn redirect(code: i64, url: &str, matching: Option<&Matching>) -> (String, Yaml) {

@@ -323,7 +323,7 @@ fn echoed(conversion: &mut Conversion, location: &Location, plugins: &YamlMember
     let is_control = |(name, _): &(String, Yaml)| {
         name.ends_with("-auth") || name.starts_with("limit-") || CONTROLS.contains(&name.as_str())
     };
-    echo::response(conversion, &location.scope, location.directive, plugins.iter().any(is_control))
+    echo::response(conversion, location, plugins.iter().any(is_control))
 }
 
 /// Why what a location without an upstream of HTTP answers is not there.

@@ -254,6 +254,42 @@ fn included_files_stand_where_they_are_included() {
 }
 
 #[test]
+fn texts_have_the_media_type_of_their_paths() {
+    let include = |pattern: &str| match pattern {
+        "mime.types" => Ok(vec![(pattern.to_owned(), "types { text/html html; text/x-own own; }".to_owned())]),
+        other => Err(format!("{other} is not there")),
+    };
+    let text = "\
+http { include mime.types; default_type application/octet-stream;
+server {
+  error_page 502 503 /maintenance.html;
+  location = /maintenance.html { internal; return 503 '<h1>soon</h1>'; }
+  location = /b.html { return 200 '<h1>x</h1>'; }
+  location = /c.own { return 200 x; }
+  location /robots.txt { return 200 x; }
+  location /api/ { proxy_pass http://127.0.0.1:1; proxy_redirect off; }
+  location / { return 200 x; }
+} }
+";
+    let yaml = |text: &str| convert("n", text, &include).expect("correct").yaml();
+    let told = yaml(text);
+    let kinds = ["text/html", "text/x-own", "application/octet-stream"]
+        .map(|kind| told.matches(&format!("Content-Type: {kind} ")).count());
+    assert_eq!(kinds, [1, 1, 2], "`/robots.txt` is not in `types`, and `/` has no extension: {told}");
+    let page = |status: u16| format!("error_{status}: {{ body: <h1>soon</h1>, content_type: text/html }}");
+    let pages = told.replace('"', "").split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!([502, 503].iter().all(|status| pages.contains(&page(*status))), "{told}");
+    let absent = yaml(&text.replace("include mime.types", "include /etc/nginx/mime.types"));
+    assert!(absent.contains("text/plain") && !absent.contains("text/x-own"), "the usual types of nginx: {absent}");
+    assert_eq!(
+        findings("server { location ~ \\.html$ { return 200 x; } location ~ ^/a { return 200 x; } }"),
+        [
+            "1: behaves differently: `return 200 x`: the media type is text/plain; nginx takes that of the path's extension"
+        ]
+    );
+}
+
+#[test]
 fn clients_that_have_to_show_certificates_are_not_let_in_without() {
     let text = "\
 server { listen 443 ssl; ssl_certificate a; ssl_certificate_key b; server_name a.example ~^a; ssl_verify_client on;
