@@ -158,6 +158,29 @@ fn a_password_is_needed_and_never_shown() {
 }
 
 #[test]
+fn an_outage_between_synchronisations_is_counted_and_fails_no_request() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let port = redis.port;
+    let origin = origin();
+    let gateway = gateway(&origin, &limit(port, "count: 1000000, sync_interval: 0.1"));
+    let errors = || gateway.metrics().sum("weir_policy_errors_total", &["policy=\"limit-count\""]);
+    assert_eq!(gateway.get("/limited/a").status, 200);
+    drop(redis);
+    eventually("requests are counted alone", DEADLINE, || {
+        assert_eq!(gateway.get("/limited/a").status, 200);
+        errors() > 0.0
+    });
+    let _again = Redis::start_on(port, &[]);
+    let ends = |text: &str| {
+        text.contains("limits are counted in the Redis at 127.0.0.1")
+            && text.contains("requests that failed before: 0, reports of counts: ")
+    };
+    gateway.wait_stderr("the end is said", ends);
+    let before = errors();
+    assert_eq!((gateway.get("/limited/a").status, errors()), (200, before));
+}
+
+#[test]
 fn a_delayed_count_is_told_and_heard_of() {
     let Some(redis) = Redis::start(&[]) else { return };
     let origin = origin();

@@ -319,6 +319,7 @@ impl Plugin for EventLimiter {
         Ok(Flow::wait(async move {
             for quota in asked.iter().flatten() {
                 match self.0.counting.ask(quota).await {
+                    Ok(()) if self.0.counting.is_out_of_date() => exchange.note_service_failure(),
                     Ok(()) => {}
                     Err(NoRedisAnswer) if self.0.allow_degradation => exchange.note_service_failure(),
                     Err(NoRedisAnswer) => return Err(Stop::Respond(500)),

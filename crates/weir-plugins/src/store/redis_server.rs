@@ -149,36 +149,65 @@ impl RedisServer {
         })
     }
 
-    /// Runs a script for one key, and returns the `N` numbers of its answer.
+    /// Runs a script for one key, and returns the `N` numbers of its answer, which a request waits for.
     pub(crate) async fn ask<const N: usize>(
         self: &Arc<Self>,
         script: &Script,
         key: &[u8],
         arguments: &[u64],
     ) -> Result<[i64; N], NoRedisAnswer> {
+        self.run(script, key, arguments).await.map_err(|failure| {
+            self.outages.failed(format_args!("limits cannot be counted in {}: {failure}", self.identity.topology));
+            NoRedisAnswer
+        })
+    }
+
+    /// The same for a report that no request waits for.
+    pub(crate) async fn report<const N: usize>(
+        self: &Arc<Self>,
+        script: &Script,
+        key: &[u8],
+        arguments: &[u64],
+    ) -> Result<[i64; N], NoRedisAnswer> {
+        self.run(script, key, arguments).await.map_err(|failure| {
+            self.outages
+                .report_failed(format_args!("limits cannot be counted in {}: {failure}", self.identity.topology));
+            NoRedisAnswer
+        })
+    }
+
+    /// Whether the last script has failed, so that counts which are reported later are out of date.
+    pub(crate) fn is_down(&self) -> bool {
+        self.outages.is_down()
+    }
+
+    async fn run<const N: usize>(
+        self: &Arc<Self>,
+        script: &Script,
+        key: &[u8],
+        arguments: &[u64],
+    ) -> Result<[i64; N], String> {
         let connection = self.connection.get();
         let mut invocation = script.key(key);
         for argument in arguments {
             invocation.arg(*argument);
         }
         let answer = tokio::time::timeout(self.identity.timeout, connection.ask(self, &invocation)).await;
-        let failure = match answer {
+        match answer {
             Ok(Ok(numbers)) => match <[i64; N]>::try_from(numbers) {
                 Ok(numbers) => {
                     self.outages.answered(|| format!("limits are counted in {} again", self.identity.topology));
-                    return Ok(numbers);
+                    Ok(numbers)
                 }
-                Err(_) => "the answer does not have the form of the script's results".to_owned(),
+                Err(_) => Err("the answer does not have the form of the script's results".to_owned()),
             },
             // The connection has been discarded already.
-            Ok(Err(error)) => error.to_string(),
+            Ok(Err(error)) => Err(error.to_string()),
             Err(_) => {
                 connection.give_up_current();
-                format!("no answer within {} ms", self.identity.timeout.as_millis())
+                Err(format!("no answer within {} ms", self.identity.timeout.as_millis()))
             }
-        };
-        self.outages.failed(format_args!("limits cannot be counted in {}: {failure}", self.identity.topology));
-        Err(NoRedisAnswer)
+        }
     }
 
     async fn connect(&self) -> RedisResult<RedisConnection> {

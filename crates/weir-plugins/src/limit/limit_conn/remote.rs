@@ -107,7 +107,7 @@ async fn renew(held: PerWorker<HeldPermits>) {
                     continue;
                 }
                 // If this fails, it is repeated before the lease ends.
-                let _ = server.ask::<1>(&scripts::RENEW_PERMITS, &key, &arguments).await;
+                let _ = server.report::<1>(&scripts::RENEW_PERMITS, &key, &arguments).await;
             }
         }
     }
@@ -133,7 +133,7 @@ impl Drop for HeldPermit {
         if tokio::runtime::Handle::try_current().is_ok() {
             tokio::task::spawn_local(async move {
                 // If this fails, the permit ends with its lease.
-                let _ = server.ask::<1>(&scripts::RELEASE_PERMIT, &key, &[member]).await;
+                let _ = server.report::<1>(&scripts::RELEASE_PERMIT, &key, &[member]).await;
             });
         }
     }

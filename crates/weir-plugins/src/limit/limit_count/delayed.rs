@@ -231,7 +231,7 @@ impl DelayedSync {
             false => (None, None),
         });
         let Some(share) = share else { return };
-        match server.ask(&scripts::ADD_TO_FIXED_WINDOW, key, &[share.unreported, asked.window_s * 1000]).await {
+        match server.report(&scripts::ADD_TO_FIXED_WINDOW, key, &[share.unreported, asked.window_s * 1000]).await {
             Ok([total, ends_ms]) => {
                 let now = clock::now();
                 let until = tenths(now + Duration::from_millis(ends_ms.max(0).unsigned_abs()));

@@ -21,18 +21,22 @@ pub(super) struct RedisCountLimiter {
 }
 
 impl RedisCountLimiter {
-    /// Counts what a request costs.
+    /// Counts what a request costs. Between two synchronisations the server is not asked; that it did not take the last one is a
+    /// failure that the request has seen.
     pub(super) async fn take(
         &self,
         quota: &CountQuota,
         asked: EffectiveLimit,
-        exchange: &Exchange,
+        exchange: &mut Exchange,
         cost: CountedAmount,
         now: Duration,
     ) -> Result<LimitDecision, NoRedisAnswer> {
         let key = quota.key.in_redis(&quota.title, exchange);
         let Some(delayed) = &self.delayed else { return self.ask(&key, asked, cost).await };
         if let Some(verdict) = delayed.take(&self.server, &key, asked, cost, now) {
+            if verdict.accepted && self.server.is_down() {
+                exchange.note_service_failure();
+            }
             return Ok(verdict);
         }
         let verdict = self.ask(&key, asked, cost).await?;

@@ -72,6 +72,11 @@ impl EventCounting {
         }
     }
 
+    /// Whether the server did not take the last report, so that the counts of other gateways are out of date.
+    pub(super) fn is_out_of_date(&self) -> bool {
+        matches!(self, EventCounting::Server(server, _) if server.is_down())
+    }
+
     /// Asks the server for the total of all gateways, if this process has no state for the window.
     pub(super) async fn ask(&self, quota: &StreamQuota) -> Result<(), NoRedisAnswer> {
         match (self, &quota.place) {
