@@ -531,6 +531,34 @@ mod tests {
     }
 
     #[test]
+    fn variables_of_the_test_plan_itself_are_imported_and_those_of_elements_replace_them() {
+        let argument = |name: &str, value: &str| {
+            format!(
+                r#"<elementProp name="{name}" elementType="Argument"><stringProp name="Argument.name">{name}</stringProp>
+                <stringProp name="Argument.value">{value}</stringProp></elementProp>"#
+            )
+        };
+        let own = argument("HOST", "a.example") + &argument("PATH", "/of/the/plan");
+        let plan = format!(
+            r#"<boolProp name="TestPlan.functional_mode">false</boolProp>
+            <elementProp name="TestPlan.user_defined_variables" elementType="Arguments" testclass="Arguments">
+            <collectionProp name="Arguments.arguments">{own}</collectionProp></elementProp>"#
+        );
+        let sampler = [("HTTPSampler.domain", "${HOST}"), ("HTTPSampler.path", "${PATH}")];
+        let below = element("ThreadGroup", "g", &TWICE, &element("HTTPSamplerProxy", "a", &sampler, ""));
+        let later =
+            element("Arguments", "vars", &[("Argument.name", "PATH"), ("Argument.value", "/of/an/element")], "");
+        let imported = |below: &str| {
+            let text = format!(
+                r#"<jmeterTestPlan><hashTree><TestPlan testclass="TestPlan" testname="p">{plan}</TestPlan><hashTree>{below}</hashTree></hashTree></jmeterTestPlan>"#
+            );
+            import(&text, &BTreeMap::new()).expect("a plan").groups.remove(0).1
+        };
+        assert_eq!(imported(&below).requests[0].url, "http://a.example/of/the/plan");
+        assert_eq!(imported(&(later + &below)).requests[0].url, "http://a.example/of/an/element");
+    }
+
+    #[test]
     fn element_without_a_counterpart_is_noted() {
         let more = PLAN.replace(
             "<ResultCollector",

@@ -112,7 +112,7 @@ pub(super) struct JmxPlan {
 }
 
 /// Elements that structure a plan, but send no requests.
-const SILENT: [&str; 3] = ["TestPlan", "ResultCollector", "HTTPArgument"];
+const SILENT: [&str; 2] = ["ResultCollector", "HTTPArgument"];
 
 /// Elements whose properties are those of their group.
 const OF_GROUP: [&str; 3] = ["HeaderManager", "ConstantTimer", "UniformRandomTimer"];
@@ -291,6 +291,8 @@ impl Collected<'_> {
             kept if KEPT.contains(&kept) => self.keep(class, name),
             shared if OF_GROUP.contains(&shared) => self.begin_of_group(&class, &name),
             "SetupThreadGroup" | "PostThreadGroup" => self.leave_out(Some(format!("{name}: {class} is not run"))),
+            // Its user-defined variables are those of an element `Arguments` before all others.
+            "TestPlan" => self.keep("Arguments".to_owned(), name),
             silent if SILENT.contains(&silent) => {}
             controller if TRANSPARENT.contains(&controller) => {
                 (self.last, self.is_left_out) = (ElementKind::Controller, true);
@@ -413,7 +415,7 @@ mod tests {
         let samplers: Vec<_> =
             group.samplers.iter().map(|sampler| (sampler.name.as_str(), names(&sampler.elements))).collect();
         assert_eq!(samplers, [("a", vec!["of a".to_owned()]), ("b", vec!["of b".to_owned()])]);
-        assert_eq!((names(&group.elements), plan.elements.len()), (vec!["of g".to_owned()], 0));
+        assert_eq!((names(&group.elements), names(&plan.elements)), (vec!["of g".to_owned()], vec!["p".to_owned()]));
         assert_eq!(
             notes,
             [
