@@ -46,6 +46,6 @@ pub use scale::{is_full, scaled};
 pub use skipped::{runs_for_minutes, skipped};
 pub use small_disk::on_small_disk;
 pub use split_network::{NetworkSide, SplitNetwork};
-pub use tls::{Authority, Identity, KeyKind, NegotiatedTls, TlsClient, TlsServer};
+pub use tls::{Authority, Identity, KeyKind, NegotiatedTls, SigningRequest, TlsClient, TlsServer};
 pub use wait::{DEADLINE, eventually, eventually_some};
 pub use wire::{BodyFraming, Fields, Request, Response, latin1, latin1_bytes};

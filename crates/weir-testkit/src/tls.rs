@@ -41,6 +41,36 @@ pub struct Identity {
     pub key: String,
 }
 
+/// A request for a certificate, and the key that it is for.
+#[derive(Clone, Debug)]
+pub struct SigningRequest {
+    /// PKCS #10.
+    pub der: Vec<u8>,
+    /// PEM.
+    pub key: String,
+}
+
+impl SigningRequest {
+    /// A request with a new key that asks for these names.
+    pub fn new(names: &[&str], kind: KeyKind) -> SigningRequest {
+        let key = kind.generate();
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let params = CertificateParams::new(names).expect("a test knows how to write names");
+        let request = params.serialize_request(&key).expect("it can sign");
+        SigningRequest { der: request.der().to_vec(), key: key.serialize_pem() }
+    }
+}
+
+impl KeyKind {
+    fn generate(self) -> KeyPair {
+        let key = match self {
+            KeyKind::Ecdsa => KeyPair::generate(),
+            KeyKind::Rsa => KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256),
+        };
+        key.expect("keys can be made")
+    }
+}
+
 /// What kind of key an identity has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
@@ -86,11 +116,7 @@ impl Authority {
         kind: KeyKind,
         change: impl FnOnce(&mut CertificateParams),
     ) -> Identity {
-        let key = match kind {
-            KeyKind::Ecdsa => KeyPair::generate(),
-            KeyKind::Rsa => KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256),
-        };
-        let key = key.expect("keys can be made");
+        let key = kind.generate();
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names.clone()).expect("a test knows how to write names");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
