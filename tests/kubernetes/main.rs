@@ -17,6 +17,7 @@ mod faults;
 mod figures;
 mod following;
 mod ingresses;
+mod issuing;
 mod load;
 mod objects;
 mod policies;

@@ -120,10 +120,15 @@ impl RunningController {
     /// The same with these settings of the cluster.
     #[track_caller]
     pub(crate) fn following(cluster: &str, trust: &MutualTrust, more: &str) -> RunningController {
+        RunningController::with_certificates(cluster, &trust.settings("controller"), more)
+    }
+
+    /// The same with the setting that says where its certificates come from.
+    #[track_caller]
+    pub(crate) fn with_certificates(cluster: &str, certificates: &str, more: &str) -> RunningController {
         let [address, status] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let file = format!(
-            "status: \"{status}\"\ncontroller:\n  kubernetes: {cluster}\n  listen: \"{address}\"\n  {}\n  {more}\n",
-            trust.settings("controller")
+            "status: \"{status}\"\ncontroller:\n  kubernetes: {cluster}\n  listen: \"{address}\"\n  {certificates}\n  {more}\n"
         );
         RunningController { program: program(&file), file, address, status }
     }
@@ -151,6 +156,12 @@ impl RunningController {
     pub(crate) fn is_ready(&self) -> bool {
         let answer = Client::try_connect(self.status).ok().and_then(|mut client| client.get("/readyz").ok());
         answer.is_some_and(|answer| answer.status == 200)
+    }
+
+    /// Waits until it answers about itself.
+    #[track_caller]
+    pub(crate) fn wait_listening(&self) {
+        eventually("the controller listens", DEADLINE, || Client::try_connect(self.status).is_ok());
     }
 
     /// Kills the process.
@@ -227,12 +238,17 @@ pub(crate) fn pulling_from(cluster: &StandIn, trust: &MutualTrust, addresses: &[
 /// Starts a node that pulls from controllers at these addresses, and may listen at this port.
 #[track_caller]
 pub(crate) fn pulling_at(port: u16, trust: &MutualTrust, addresses: &[SocketAddr], more: &str) -> Edge {
+    pulling_by(port, &trust.settings("node"), addresses, more)
+}
+
+/// The same with the setting that says where its certificate comes from.
+#[track_caller]
+pub(crate) fn pulling_by(port: u16, certificates: &str, addresses: &[SocketAddr], more: &str) -> Edge {
     let hosts: Vec<String> = addresses.iter().map(|address| format!("\"https://{address}\"")).collect();
     let data = TempDir::new();
     let file = format!(
-        "store: {{ controller: {{ hosts: [{}], {} }} }}\ndata_dir: {}\nresource_listeners: [\":{port}\"]\n{more}",
+        "store: {{ controller: {{ hosts: [{}], {certificates} }} }}\ndata_dir: {}\nresource_listeners: [\":{port}\"]\n{more}",
         hosts.join(", "),
-        trust.settings("node"),
         data.path().display()
     );
     Edge::with_file(file, data, port)

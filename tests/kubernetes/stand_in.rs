@@ -3,9 +3,10 @@
 mod answers;
 mod store;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -33,6 +34,10 @@ pub(crate) struct Shared {
     delay_ms: AtomicU64,
     /// The next event of a watch ends in its middle, with its connection.
     cuts_event: AtomicBool,
+    /// The user and the audience of each token.
+    tokens: Mutex<BTreeMap<String, (String, String)>>,
+    /// The kind that nothing may be done with.
+    forbidden: Mutex<Option<String>>,
 }
 
 impl StandIn {
@@ -95,6 +100,19 @@ impl StandIn {
         self.shared.objects.end_watches();
     }
 
+    /// A token of a user for an audience.
+    pub(crate) fn token(&self, user: &str, audience: &str) -> String {
+        let mut tokens = self.shared.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let token = format!("token-{}", tokens.len());
+        tokens.insert(token.clone(), (user.to_owned(), audience.to_owned()));
+        token
+    }
+
+    /// Takes away all rights to a kind; `None` gives them back.
+    pub(crate) fn forbid(&self, plural: Option<&str>) {
+        *self.shared.forbidden.lock().unwrap_or_else(PoisonError::into_inner) = plural.map(str::to_owned);
+    }
+
     /// Lets every answer, and every event, take this long.
     pub(crate) fn slow_down(&self, delay: Duration) {
         self.shared.delay_ms.store(delay.as_millis() as u64, Ordering::Release);
@@ -128,6 +146,16 @@ impl StandIn {
 impl Shared {
     pub(crate) fn fault(&self) -> Option<u16> {
         Some(self.fault.load(Ordering::Acquire)).filter(|status| *status != 0)
+    }
+
+    fn is_forbidden(&self, plural: &str) -> bool {
+        self.forbidden.lock().unwrap_or_else(PoisonError::into_inner).as_deref() == Some(plural)
+    }
+
+    /// The user of a token, if it is for one of these audiences, and that audience.
+    fn user_of(&self, token: &str, audiences: &[Value]) -> Option<(String, String)> {
+        let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        tokens.get(token).filter(|(_, audience)| audiences.iter().any(|one| one == audience)).cloned()
     }
 
     /// Takes as long as an answer takes.

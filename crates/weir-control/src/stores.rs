@@ -54,7 +54,10 @@ pub use file::FileSource;
 pub use file_access::FileAccess;
 pub use file_resources::FileResources;
 #[cfg(feature = "kubernetes")]
-pub use kubernetes::{MOST_NODE_NAME, MOST_REPORT, NodeIntroduction, ServedCluster, StateFeed, StateStream};
+pub use kubernetes::{
+    CertificateIssuer, EnrolmentRefusal, MOST_NODE_NAME, MOST_REPORT, MOST_SIGNING_REQUEST, NodeIntroduction,
+    ServedCluster, ServingCertificate, StateFeed, StateStream,
+};
 pub use live::{LiveResources, ResourceEdit};
 pub use loader::{DocumentLoader, LoadedDocument};
 pub use names::NameLookups;

@@ -85,7 +85,10 @@ pub use certificate::{
 pub use checks::ActiveChecksSpec;
 pub use complete::{BesideDocument, CompleteDocument, Files, NamedFiles};
 pub use consumer::{ConsumerSpec, CredentialSpec};
-pub use controller::{MutualTlsFiles, NodeNames, PullSettings, ServedClusterSettings};
+pub use controller::{
+    ControllerCertificates, EnrolmentFiles, IssueSettings, MutualTlsFiles, NodeCertificates, NodeNames, PullSettings,
+    ServedClusterSettings,
+};
 pub use data_encryption::{DataEncryption, EncryptionKey, UNREADABLE, all_unreadable};
 pub use file_schema::file_schema;
 pub use hub::HubSpec;

@@ -28,7 +28,7 @@ use serde_json::Value;
 use crate::objects::{Kind, ObjectRef};
 use crate::translation::ObjectEvent;
 
-pub use api_server::{ApiServer, ClusterAccess};
+pub use api_server::{ApiServer, ClusterAccess, ReviewedToken, StoredEntries};
 pub use controller::{Controller, ControllerSettings, ControllerState, ResourceSink};
 pub use election::{ElectionSettings, Tenure};
 pub use scope::{ScopePart, WatchScope};

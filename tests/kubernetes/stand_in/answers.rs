@@ -43,6 +43,7 @@ fn send(connection: &mut OriginConnection, status: u16, body: &Value) -> std::io
 
 fn failure(status: u16) -> Value {
     let reason = match status {
+        403 => "Forbidden",
         404 => "NotFound",
         409 => "Conflict",
         410 => "Expired",
@@ -75,11 +76,20 @@ fn answer(shared: &Shared, connection: &mut OriginConnection, request: &Request)
     if shared.objects.is_missing(&asked.path.plural) {
         return send(connection, 404, &failure(404));
     }
+    if shared.is_forbidden(&asked.path.plural) {
+        let verb = if request.method == "POST" { "create" } else { "get" };
+        let mut refused = failure(403);
+        refused["message"] = format!("User \"weir\" cannot {verb} resource \"{}\"", asked.path.plural).into();
+        return send(connection, 403, &refused);
+    }
     match (request.method.as_str(), asked.value("watch")) {
         ("GET", Some(_)) => watch(shared, connection, &asked),
         ("GET", None) if asked.path.name.is_none() => send(connection, 200, &list(shared, &asked)),
         _ => {
             let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+            if asked.path.plural == "tokenreviews" {
+                return send(connection, 201, &reviewed(shared, body));
+            }
             let (status, answer) = change(shared, &request.method, &asked, body);
             send(connection, status, &answer)
         }
@@ -167,6 +177,20 @@ fn send_event(connection: &mut OriginConnection, event: &Value) -> std::io::Resu
     connection.send(format!("{:x}\r\n{line}\r\n", line.len()).as_bytes())
 }
 
+fn reviewed(shared: &Shared, mut review: Value) -> Value {
+    let audiences = review["spec"]["audiences"].as_array().cloned().unwrap_or_default();
+    let token = review["spec"]["token"].as_str().unwrap_or_default().to_owned();
+    review["status"] = match shared.user_of(&token, &audiences) {
+        Some((user, audience)) => {
+            let extra = json!({ "authentication.kubernetes.io/pod-name": ["weir-1"] });
+            json!({ "authenticated": true, "audiences": [audience], "user": { "username": user, "extra": extra } })
+        }
+        None => json!({ "authenticated": false, "error": "it is unknown, or for others" }),
+    };
+    review["spec"]["token"] = "".into();
+    review
+}
+
 /// Makes a change, and returns the status of the answer with its body.
 fn change(shared: &Shared, method: &str, asked: &Asked, body: Value) -> (u16, Value) {
     let objects = &shared.objects;
@@ -185,7 +209,13 @@ fn change(shared: &Shared, method: &str, asked: &Asked, body: Value) -> (u16, Va
         ("POST", Some(_)) => (409, failure(409)),
         ("PUT" | "PATCH", Some(known)) if !is_current(&known) => (409, failure(409)),
         ("POST", None) => (201, written(shared, &path, body, false)),
-        ("PUT", Some(_)) => (200, written(shared, &path, body, false)),
+        ("PUT", Some(known)) => {
+            let version = known["metadata"]["resourceVersion"].clone();
+            match objects.put_over(&path, Some(&version), body, false) {
+                Some(object) => (200, object),
+                None => (409, failure(409)),
+            }
+        }
         ("PATCH", Some(mut known)) => {
             let version = known["metadata"]["resourceVersion"].clone();
             merge(&mut known, &body);

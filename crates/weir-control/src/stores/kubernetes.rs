@@ -4,6 +4,7 @@
 mod cluster_store;
 mod feed;
 mod followed;
+mod issuing;
 mod lines;
 mod policy_plugins;
 mod pulled;
@@ -22,6 +23,7 @@ use crate::document::KubernetesSettings;
 pub(super) use cluster_store::ClusterStore;
 use cluster_store::OpeningStore;
 pub use feed::{MOST_NODE_NAME, MOST_REPORT, NodeIntroduction, StateFeed, StateStream};
+pub use issuing::{CertificateIssuer, EnrolmentRefusal, MOST_SIGNING_REQUEST, ServingCertificate};
 pub(super) use policy_plugins::NodePlugins;
 pub(super) use pulled::pull;
 pub use served_cluster::ServedCluster;

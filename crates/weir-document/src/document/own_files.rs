@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use super::admin::{AdminAddress, AdminSettings, AdminTls};
 use super::certificate::Pem;
-use super::controller::{MutualTlsFiles, ServedClusterSettings};
+use super::controller::{
+    ControllerCertificates, EnrolmentFiles, MutualTlsFiles, NodeCertificates, ServedClusterSettings,
+};
 use super::resource_access::OwnFiles;
 use super::settings::NodeSettings;
 use super::spiffe::{SpiffeSettings, WorkloadEndpoint};
@@ -61,15 +63,24 @@ impl NodeSettings {
             Some(StoreKind::Kubernetes(cluster)) => private.extend(cluster.kubeconfig.iter().map(|file| path(file))),
             Some(StoreKind::Standalone | StoreKind::Etcd(_) | StoreKind::Controller(_)) | None => {}
         }
-        let pulling = store.as_ref().and_then(|store| match &store.kind {
-            StoreKind::Controller(settings) => Some(&settings.tls),
-            _ => None,
-        });
-        if let Some(ServedClusterSettings { kubernetes, .. }) = controller {
-            private.extend(kubernetes.kubeconfig.iter().map(|file| path(file)));
+        let mut mutual: Vec<&MutualTlsFiles> = Vec::new();
+        if let Some(StoreKind::Controller(settings)) = store.as_ref().map(|store| &store.kind) {
+            match &settings.certificates {
+                NodeCertificates::Files(files) => mutual.push(files),
+                NodeCertificates::Enrolment(EnrolmentFiles { token, authorities }) => {
+                    private.push(path(token));
+                    public.push(path(authorities));
+                }
+            }
         }
-        for tls in pulling.into_iter().chain(controller.iter().map(|controller| &controller.tls)) {
-            let MutualTlsFiles { cert, key, authorities } = tls;
+        if let Some(ServedClusterSettings { kubernetes, certificates, .. }) = controller {
+            private.extend(kubernetes.kubeconfig.iter().map(|file| path(file)));
+            match certificates {
+                ControllerCertificates::Files(files) => mutual.push(files),
+                ControllerCertificates::Issued(_) => {}
+            }
+        }
+        for MutualTlsFiles { cert, key, authorities } in mutual {
             private.extend([path(cert), path(key)]);
             public.push(path(authorities));
         }

@@ -1,5 +1,6 @@
 //! An API server over the network, by the library `kube`.
 
+mod authority;
 mod lease;
 mod objects;
 
@@ -24,6 +25,7 @@ use super::scope::{WatchForm, WatchScope};
 use super::{Cluster, ClusterError, LeaseAnswer, LeaseRequest, ScopeEvent};
 use crate::objects::{Kind, ObjectRef};
 use crate::translation::{EventKind, ObjectEvent};
+pub use authority::{ReviewedToken, StoredEntries};
 
 /// How long the server keeps a watch before it ends it. A connection of which the other end has vanished is noticed at most five
 /// seconds later.

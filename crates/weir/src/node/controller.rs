@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tokio::time::{MissedTickBehavior, interval};
-use weir_control::document::ServedClusterSettings;
-use weir_control::stores::{ServedCluster, controller_name};
+use weir_control::document::{ControllerCertificates, ServedClusterSettings};
+use weir_control::stores::{CertificateIssuer, ServedCluster, controller_name};
 use weir_control::{Diagnostic, DocumentLoader, LoadedDocument};
 use weir_net::inherit::{InheritedSockets, ListenerKey};
 use weir_net::limits::ProcessLimits;
@@ -24,7 +24,7 @@ use super::sockets::Sockets;
 use super::{PLUGINS, STATUS, logs, status, system};
 use crate::exit::ExitFailure;
 use crate::say::{say, say_error};
-use certificates::CertificateFiles;
+use certificates::{CertificateFiles, IssuedCertificates, UsedCertificates};
 use service::ControllerService;
 
 /// How often the files of certificates are looked at, and whether the cluster has been read.
@@ -42,7 +42,7 @@ pub(crate) struct ControllerOptions {
 pub(crate) struct ControllerNode {
     _servers: Vec<NodeServer>,
     cluster: ServedCluster,
-    certificates: CertificateFiles,
+    certificates: UsedCertificates,
     signals: Signals,
     runtime: Runtime,
 }
@@ -66,13 +66,20 @@ impl ControllerNode {
             say_error!("{problem}");
             ExitFailure::Configuration
         };
-        let certificates = CertificateFiles::read(&controller.tls, beside).map_err(failed)?;
+        let (files, issue) = match &controller.certificates {
+            ControllerCertificates::Files(files) => {
+                (Some(CertificateFiles::read(files, beside).map_err(failed)?), None)
+            }
+            ControllerCertificates::Issued(issue) => (None, Some(issue)),
+        };
         let state_on = listen(STATE, controller.listen, limits.backlog)?;
         let status_on = settings.status.map(|addr| listen(STATUS, addr, limits.backlog)).transpose()?;
         let plugins = (PLUGINS, loaded.document.enabled_plugins.clone());
-        let cluster = ServedCluster::follow(&controller.kubernetes, &controller_name(), beside, plugins)
+        let cluster = ServedCluster::follow(&controller.kubernetes, &controller_name(), beside, plugins, issue)
             .map_err(|failure| failed(failure.to_string()))?;
-        let service = Arc::new(ControllerService::new(cluster.feed().clone(), controller.node_names));
+        let issuer = cluster.issuer().cloned();
+        let certificates = used(files, issuer.clone()).map_err(failed)?;
+        let service = Arc::new(ControllerService::new(cluster.feed().clone(), controller.node_names, issuer));
         let state = ServerOptions {
             name: "state",
             title: "the state address",
@@ -113,12 +120,22 @@ impl ControllerNode {
                     say_error!("the cluster is not followed any more, after a fault of the program that the log has above");
                     return Err(ExitFailure::System);
                 }
-                if !is_ready && self.cluster.feed().is_ready() {
+                let has_certificate = self.cluster.issuer().is_none_or(CertificateIssuer::is_ready);
+                if !is_ready && has_certificate && self.cluster.feed().is_ready() {
                     is_ready = true;
                     say!("ready");
                 }
             }
         })
+    }
+}
+
+/// The certificates of the settings: files, or those of the authority in the cluster.
+fn used(files: Option<CertificateFiles>, issuer: Option<CertificateIssuer>) -> Result<UsedCertificates, String> {
+    match (files, issuer) {
+        (Some(files), _) => Ok(UsedCertificates::Files(files)),
+        (None, Some(issuer)) => Ok(UsedCertificates::Issued(IssuedCertificates::new(issuer)?)),
+        (None, None) => Err("controller: has neither `tls` nor `issue`".to_owned()),
     }
 }
 
@@ -134,7 +151,9 @@ pub(crate) fn faults_of_files(file: &Path) -> Vec<Diagnostic> {
         Diagnostic { path: path.to_owned(), ..fault }
     };
     let mut faults = Vec::new();
-    if let Err(problem) = CertificateFiles::read(&controller.tls, beside) {
+    if let ControllerCertificates::Files(files) = &controller.certificates
+        && let Err(problem) = CertificateFiles::read(files, beside)
+    {
         let problem = problem.trim_start_matches("controller.tls: ").to_owned();
         faults.push(fault(
             "controller.tls",

@@ -4,8 +4,10 @@
 //! are compared with those that are known, and have revisions of this node alone.
 
 mod calls;
+mod enrolment;
 mod nodes;
 mod session;
+mod terms;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -16,8 +18,9 @@ use weir_client::DnsSettings;
 use weir_kube::cluster::ControllerState;
 
 use super::cluster_store::{ClusterStore, OpeningStore};
-use crate::document::PullSettings;
+use crate::document::{NodeCertificates, PullSettings};
 use crate::stores::store::StoreFailure;
+use enrolment::NodeEnrolment;
 use session::Puller;
 
 /// The most revisions of which it is kept which one of the controller they are.
@@ -55,7 +58,11 @@ pub(in crate::stores) fn pull(
 ) -> Result<ClusterStore, StoreFailure> {
     let (opening, followed) = OpeningStore::new("controller", node)?;
     let (serves, served) = watch::channel(ControllerState::default());
-    let files = PullFiles { settings: settings.clone(), beside: beside.to_owned(), dns: dns.clone() };
+    let enrolment = match &settings.certificates {
+        NodeCertificates::Files(_) => None,
+        NodeCertificates::Enrolment(files) => Some(Arc::new(NodeEnrolment::new(files.clone(), beside.to_owned()))),
+    };
+    let files = PullFiles { settings: settings.clone(), beside: beside.to_owned(), dns: dns.clone(), enrolment };
     let (query, questions) = nodes::query();
     let told_to = (Arc::clone(&opening.mailbox), followed);
     let puller = Puller::new(files, opening.node.clone(), told_to, (served, questions));
@@ -79,6 +86,8 @@ struct PullFiles {
     settings: PullSettings,
     beside: PathBuf,
     dns: DnsSettings,
+    /// If the controllers issue the certificate.
+    enrolment: Option<Arc<NodeEnrolment>>,
 }
 
 const ADVICE: &str = "check `store.controller` and that a controller runs (`weir controller`), then start the node again; a node that \

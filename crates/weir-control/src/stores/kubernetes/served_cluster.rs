@@ -14,8 +14,9 @@ use weir_kube::cluster::{Cluster, Controller, ControllerSettings, ControllerStat
 use weir_plugin::Registry;
 
 use super::feed::{FeedSink, StateFeed};
+use super::issuing::CertificateIssuer;
 use super::{NodePlugins, connect, controller_settings};
-use crate::document::KubernetesSettings;
+use crate::document::{IssueSettings, KubernetesSettings};
 use crate::stores::store::StoreFailure;
 
 /// How often the reports of nodes are looked at. A status waits for this at most.
@@ -25,13 +26,14 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct ServedCluster {
     address: String,
     feed: StateFeed,
+    issuer: Option<CertificateIssuer>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl ServedCluster {
     /// Follows the cluster. `name` is the name of this controller, unique among those that take part in the election; policies may
-    /// name the plugins of `registry` that are enabled, all if there is no list.
+    /// name the plugins of `registry` that are enabled, all if there is no list. With `issue`, it issues certificates.
     ///
     /// # Errors
     /// If the settings cannot be used. A cluster that does not answer is waited for.
@@ -40,11 +42,21 @@ impl ServedCluster {
         name: &str,
         beside: &Path,
         (registry, enabled): (Registry, Option<HashSet<Box<str>>>),
+        issue: Option<&IssueSettings>,
     ) -> Result<ServedCluster, StoreFailure> {
         let plugins = NodePlugins::new(registry, enabled);
         let (runtime, server) = connect(settings, beside)?;
-        let address = server.address().to_owned();
-        ServedCluster::start(runtime, Arc::new(server), address, controller_settings(settings, name, plugins))
+        let (address, server) = (server.address().to_owned(), Arc::new(server));
+        let make = |issue| CertificateIssuer::new(Arc::clone(&server), runtime.handle().clone(), issue);
+        let issuer = issue.map(make).transpose();
+        let issuer = issuer.map_err(|problem| StoreFailure::new(problem, "check `controller.issue`"))?;
+        if let Some(issuer) = &issuer {
+            runtime.spawn(issuer.clone().run());
+        }
+        let settings = controller_settings(settings, name, plugins);
+        let mut served = ServedCluster::start(runtime, server, address, settings)?;
+        served.issuer = issuer;
+        Ok(served)
     }
 
     fn start(
@@ -62,12 +74,17 @@ impl ServedCluster {
         let run = move || run(&runtime, controller, &of_thread, stopped);
         let thread = thread::Builder::new().name("weir-kubernetes".to_owned()).spawn(run);
         let thread = thread.map_err(|error| StoreFailure::new(format!("a thread cannot be started: {error}"), ""))?;
-        Ok(ServedCluster { address, feed, stop: Some(stop), thread: Some(thread) })
+        Ok(ServedCluster { address, feed, issuer: None, stop: Some(stop), thread: Some(thread) })
     }
 
     /// The state for nodes.
     pub fn feed(&self) -> &StateFeed {
         &self.feed
+    }
+
+    /// What issues certificates, if the settings say so.
+    pub fn issuer(&self) -> Option<&CertificateIssuer> {
+        self.issuer.as_ref()
     }
 
     /// Whether the cluster is not followed any more, by a fault of the program: the state would stay as it is.

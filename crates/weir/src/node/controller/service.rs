@@ -6,10 +6,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{Method, Response, StatusCode};
+use serde_json::Value;
 use weir_control::document::NodeNames;
-use weir_control::stores::{MOST_NODE_NAME, MOST_REPORT, NodeIntroduction, StateFeed, StateStream};
+use weir_control::stores::{
+    CertificateIssuer, EnrolmentRefusal, MOST_NODE_NAME, MOST_REPORT, MOST_SIGNING_REQUEST, NodeIntroduction,
+    StateFeed, StateStream,
+};
 use weir_net::tls::{self, CertificateDer};
 use weir_plugin::form;
 
@@ -32,6 +36,8 @@ const UNREAD: &str = "{\"ended\":\"nothing was read for a long time\"}\n";
 pub(super) struct ControllerService {
     feed: StateFeed,
     node_names: NodeNames,
+    /// If nodes get their certificates here.
+    issuer: Option<CertificateIssuer>,
 }
 
 /// Starts a server whose requests `answer` answers. An error has been reported when this returns it.
@@ -49,12 +55,18 @@ where
 }
 
 impl ControllerService {
-    pub(super) fn new(feed: StateFeed, node_names: NodeNames) -> ControllerService {
-        ControllerService { feed, node_names }
+    pub(super) fn new(feed: StateFeed, node_names: NodeNames, issuer: Option<CertificateIssuer>) -> ControllerService {
+        ControllerService { feed, node_names, issuer }
     }
 
-    /// Answers nodes. The TLS handshake has shown that the authority has issued the certificate of the client.
+    /// Answers nodes. The TLS handshake has shown that the authority has issued the certificate of the client, if it has one: where
+    /// nodes get theirs here, they come without one first.
     pub(super) async fn state(self: Arc<Self>, request: ServerRequest) -> Response<ServerAnswer> {
+        if let Some(issuer) = &self.issuer
+            && request.head.uri.path() == "/v1/certificate"
+        {
+            return whole(certificate(issuer, request).await);
+        }
         if let Some(refused) = self.refusal(request.certificate.as_deref()) {
             return whole(refused);
         }
@@ -73,6 +85,10 @@ impl ControllerService {
 
     /// The answer to a client whose certificate is not that of a node: controllers and other programs may have one of the same authority.
     fn refusal(&self, certificate: Option<&CertificateDer<'static>>) -> Option<Response<Bytes>> {
+        if certificate.is_none() && self.issuer.is_some() {
+            let problem = "a client certificate is needed: POST /v1/certificate, with a token, issues it\n".to_owned();
+            return Some(status::text(StatusCode::UNAUTHORIZED, problem));
+        }
         let names = certificate.map(tls::identities).unwrap_or_default();
         if names.iter().any(|name| self.node_names.has(name)) {
             return None;
@@ -129,6 +145,14 @@ impl ControllerService {
         }
     }
 
+    fn page(&self) -> Value {
+        let mut page = self.feed.page();
+        if let Some(issuer) = &self.issuer {
+            page["certificates"] = issuer.page();
+        }
+        page
+    }
+
     /// Answers requests about the controller itself: its status and probes.
     pub(super) async fn status(self: Arc<Self>, request: ServerRequest) -> Response<ServerAnswer> {
         let local = match request.peer {
@@ -139,13 +163,51 @@ impl ControllerService {
             return whole(refused);
         }
         whole(match request.head.uri.path() {
-            "/status" => status::json(StatusCode::OK, &self.feed.page()),
+            "/status" => status::json(StatusCode::OK, &self.page()),
+            "/status/ready" | "/readyz" | "/healthz"
+                if self.issuer.as_ref().is_some_and(|issuer| !issuer.is_ready()) =>
+            {
+                unavailable("there is no authority for certificates yet\n".to_owned())
+            }
             "/status/ready" | "/readyz" | "/healthz" if !self.feed.is_ready() => {
                 unavailable("the cluster has not been read yet\n".to_owned())
             }
             "/status/ready" | "/readyz" | "/healthz" | "/livez" => status::text(StatusCode::OK, "ok\n".to_owned()),
             _ => status::text(StatusCode::NOT_FOUND, "the paths are /status /status/ready /livez /readyz\n".to_owned()),
         })
+    }
+}
+
+/// Answers a node that asks for a certificate.
+async fn certificate(issuer: &CertificateIssuer, request: ServerRequest) -> Response<Bytes> {
+    if request.head.method != Method::POST {
+        return not_allowed("POST");
+    }
+    let token = request.head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let token = token.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default().trim().to_owned();
+    let client = match request.peer {
+        ServerPeer::Tcp { remote, .. } => remote.ip(),
+        ServerPeer::Unix => IpAddr::from([127, 0, 0, 1]),
+    };
+    let text = match request.body.read(MOST_SIGNING_REQUEST).await {
+        Ok(text) => text,
+        Err(ReceivedBodyFault::TooLarge) => {
+            let problem = format!("a request for a certificate may have {MOST_SIGNING_REQUEST} bytes\n");
+            return status::text(StatusCode::PAYLOAD_TOO_LARGE, problem);
+        }
+        Err(_) => return status::text(StatusCode::BAD_REQUEST, "the request is not complete\n".to_owned()),
+    };
+    match issuer.enrol(client, &token, &text).await {
+        Ok(issued) => status::text(StatusCode::OK, issued),
+        Err(refused) => {
+            let problem = format!("{refused}\n");
+            match refused {
+                EnrolmentRefusal::Request(_) => status::text(StatusCode::BAD_REQUEST, problem),
+                EnrolmentRefusal::Token(_) => status::text(StatusCode::UNAUTHORIZED, problem),
+                EnrolmentRefusal::Account(_) => status::text(StatusCode::FORBIDDEN, problem),
+                EnrolmentRefusal::Later(_) => unavailable(problem),
+            }
+        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! Connections to controllers, one at a time.
 
-use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,21 +13,21 @@ use weir_client::{
 };
 use weir_kube::cluster::ControllerState;
 use weir_net::backoff::Backoff;
-use weir_net::tls::{self, TlsConnector, Trust, UpstreamTerms};
+use weir_net::tls::TlsConnector;
 
 use super::super::followed::FollowedSet;
 use super::super::lines::{
     MOST_LINE, MOST_PROBLEM, MOST_SET_ASIDE, MOST_STATE, SILENCE, ServedReport, StateLine, StatusWriting,
 };
 use super::calls::ControllerCalls;
+use super::enrolment::RenewalTask;
 use super::nodes::NodesQuestion;
+use super::terms::{self, CONNECT};
 use super::{PullFiles, RevisionPairs};
 use crate::stores::mailbox::Mailbox;
 
 /// The pauses between rounds of all controllers.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(3));
-/// The time for a connection with its TLS handshake.
-const CONNECT: Duration = Duration::from_secs(3);
 /// The time for the answer to a report.
 const REPORT: Duration = Duration::from_secs(5);
 /// The time in which a node that ends says so.
@@ -69,6 +68,8 @@ struct PullSession {
     statuses: StatusWriting,
     pairs: RevisionPairs,
     told: Option<ServedReport>,
+    /// Renews the certificate of this node, if this controller issues it.
+    _renewal: Option<RenewalTask>,
 }
 
 impl Puller {
@@ -272,7 +273,21 @@ impl PullSession {
     /// Opens a stream on a connection of its own, with the certificates as they are in the files now.
     /// With `if_writer`, a controller that does not write the statuses refuses.
     async fn open(files: &PullFiles, host: &str, node: &str, if_writer: bool) -> Result<PullSession, String> {
-        let terms = terms(files)?;
+        let terms = terms::of_node(files, host).await?;
+        let opened = PullSession::open_with(terms, files, host, node, if_writer).await;
+        if let (Err(_), false, Some(enrolment)) = (&opened, if_writer, &files.enrolment) {
+            enrolment.doubt();
+        }
+        opened
+    }
+
+    async fn open_with(
+        terms: TlsConnector,
+        files: &PullFiles,
+        host: &str,
+        node: &str,
+        if_writer: bool,
+    ) -> Result<PullSession, String> {
         let client = HttpClient::new(HttpClientSettings { dns: files.dns.clone(), ..HttpClientSettings::default() });
         let how = CallSettings {
             connect_timeout: CONNECT,
@@ -300,7 +315,9 @@ impl PullSession {
         let StateLine::State { stream, statuses, .. } = lines.next().await? else {
             return Err("its stream does not begin with a state; is it a controller of Weir?".to_owned());
         };
-        Ok(PullSession { calls, lines, stream, statuses, pairs: RevisionPairs::default(), told: None })
+        let renewal = files.enrolment.as_ref().map(|_| RenewalTask::start(files.clone(), host.to_owned()));
+        let pairs = RevisionPairs::default();
+        Ok(PullSession { calls, lines, stream, statuses, pairs, told: None, _renewal: renewal })
     }
 
     /// Says that this node ends, so that it is not waited for. If that cannot be said, it is waited for a short time.
@@ -318,25 +335,6 @@ impl PullSession {
             status => Err(format!("it answers a report with {status}")),
         }
     }
-}
-
-/// The TLS of one connection.
-fn terms(files: &PullFiles) -> Result<TlsConnector, String> {
-    let settings = &files.settings;
-    let read = |name: &str| {
-        let path = files.beside.join(name);
-        fs::read(&path).map_err(|error| format!("store.controller.tls: {} cannot be read: {error}", path.display()))
-    };
-    let wrong =
-        |name: &str, error: &dyn std::fmt::Display| format!("store.controller.tls: `{name}` cannot be used: {error}");
-    let (cert, key, ca) = (&*settings.tls.cert, &*settings.tls.key, &*settings.tls.authorities);
-    let chain = tls::certificates(&read(cert)?).map_err(|error| wrong(cert, &error))?;
-    let identity = tls::certified(chain, &read(key)?).map_err(|error| wrong(key, &error))?;
-    let authorities = tls::certificates(&read(ca)?).map_err(|error| wrong(ca, &error))?;
-    let terms = UpstreamTerms { trust: Trust::Authorities(&authorities), identity: Some(identity), protocols: &["h2"] };
-    let names: Vec<Box<str>> = settings.server_name.iter().cloned().collect();
-    let connector = TlsConnector::accepting(&terms, &names).and_then(|terms| terms.unshared());
-    connector.map_err(|error| wrong(ca, &error))
 }
 
 /// Reads lines, of a bounded size.
