@@ -81,7 +81,9 @@ fn rights_are_those_that_nodes_need() {
     let Some(rendered) = rendered() else { return };
     for (name, objects) in rendered.iter().filter(|(name, _)| name != "no-rights.yaml") {
         let roles = objects.iter().filter(|object| object["kind"] == "ClusterRole" || object["kind"] == "Role");
-        let rules: Vec<&Value> = roles.flat_map(|role| role["rules"].as_array().expect("roles have rules")).collect();
+        let rules = roles.flat_map(|role| role["rules"].as_array().expect("roles have rules"));
+        // Rights to single objects are those of the authority of controllers.
+        let rules: Vec<&Value> = rules.filter(|rule| rule["resourceNames"].is_null()).collect();
         let may = |group: &str, resource: &str, verb: &str| {
             let has =
                 |value: &Value, wanted: &str| value.as_array().is_some_and(|list| list.iter().any(|one| one == wanted));
@@ -133,15 +135,51 @@ fn nodes_have_no_rights_if_controllers_follow_the_cluster() {
     directory.write("ca.crt", &authority.certificate);
     directory.write("tls.crt", &identity.certificate);
     directory.write("tls.key", &identity.key);
+    let (_, given) = rendered.iter().find(|(name, _)| name == "given-certificates.yaml").expect("there is one");
     for (name, follows) in [("controller.yaml", true), ("weir.yaml", false)] {
-        let config = of_kind(objects, "ConfigMap").find_map(|map| map["data"][name].as_str());
-        let config = config.unwrap_or_else(|| panic!("{name} is rendered"));
-        // What the values say of following the cluster is for who follows it.
-        assert_eq!(config.contains("gateway_addresses: 203.0.113.0/24"), follows, "{config}");
-        // The Secret is not mounted here.
-        let file = directory.write(name, config.replace("/etc/weir-tls", &directory.path().display().to_string()));
-        let checked = Command::new(env!("CARGO_BIN_EXE_weir")).arg("check").arg(&file).output().expect("weir runs");
-        assert!(checked.status.success(), "{name}: {}", String::from_utf8_lossy(&checked.stderr));
+        for objects in [objects, given] {
+            let config = of_kind(objects, "ConfigMap").find_map(|map| map["data"][name].as_str());
+            let config = config.unwrap_or_else(|| panic!("{name} is rendered"));
+            // What the values say of following the cluster is for who follows it.
+            assert_eq!(config.contains("gateway_addresses: 203.0.113.0/24"), follows, "{config}");
+            // The Secret is not mounted here.
+            let file = directory.write(name, config.replace("/etc/weir-tls", &directory.path().display().to_string()));
+            let checked = Command::new(env!("CARGO_BIN_EXE_weir")).arg("check").arg(&file).output().expect("weir runs");
+            assert!(checked.status.success(), "{name}: {}", String::from_utf8_lossy(&checked.stderr));
+        }
+    }
+}
+
+#[test]
+fn certificates_are_issued_unless_they_are_given() {
+    let Some(rendered) = rendered() else { return };
+    for (name, objects) in &rendered {
+        let issues = name == "controller.yaml";
+        let has_controllers = issues || name == "given-certificates.yaml";
+        let authority = |kind| of_kind(objects, kind).find(|one| one["metadata"]["name"] == "edge-weir-controller-ca");
+        for kind in ["Secret", "ConfigMap", "Role", "RoleBinding"] {
+            assert_eq!(authority(kind).is_some(), issues, "{name}: {kind}");
+        }
+        let reviews = of_kind(objects, "ClusterRole").any(|role| role.to_string().contains("tokenreviews"));
+        assert_eq!(reviews, issues, "{name}");
+        if let Some(role) = authority("Role") {
+            let rule = json!({
+                "apiGroups": [""], "resources": ["secrets", "configmaps"],
+                "resourceNames": ["edge-weir-controller-ca"], "verbs": ["get", "update"],
+            });
+            assert_eq!(role["rules"], json!([rule]), "{name}");
+            assert!(
+                authority("Secret").is_some_and(|secret| secret["data"].is_null()),
+                "nothing of it is in the chart"
+            );
+        }
+        let pods: Vec<&Value> = of_kind(objects, "Deployment").map(|one| &one["spec"]["template"]["spec"]).collect();
+        let volumes = |part: &str| pods.iter().filter(|pod| pod["volumes"].to_string().contains(part)).count();
+        assert_eq!(volumes("serviceAccountToken"), usize::from(issues), "{name}: nodes have a token for controllers");
+        assert_eq!(volumes("secretName"), if has_controllers && !issues { 2 } else { 0 }, "{name}");
+        let config = |file: &str| of_kind(objects, "ConfigMap").find_map(|map| map["data"][file].as_str());
+        assert_eq!(config("controller.yaml").is_some_and(|text| text.contains("issue:")), issues, "{name}");
+        assert_eq!(config("weir.yaml").is_some_and(|text| text.contains("enrolment:")), issues, "{name}");
     }
 }
 

@@ -18,8 +18,10 @@ const ADMIN: &str = "an-administrator";
 /// The namespace of the node's service account and of its Lease.
 const NAMESPACE: &str = "weir-system";
 /// The kinds of objects of the manifests that are installed.
-const INSTALLED: [&str; 7] = [
+const INSTALLED: [&str; 9] = [
     "Namespace",
+    "Secret",
+    "ConfigMap",
     "CustomResourceDefinition",
     "ServiceAccount",
     "ClusterRole",
@@ -305,6 +307,13 @@ impl ControlPlane {
         Some(settings)
     }
 
+    /// How the chart lets controllers issue certificates with a file of values.
+    pub(crate) fn issue_settings(values: &str) -> Option<Value> {
+        let objects = rendered_with("edge", values)?;
+        let text = objects.iter().find_map(|object| object["data"]["controller.yaml"].as_str())?;
+        serde_saphyr::from_str::<Value>(text).ok().map(|mut file| file["controller"]["issue"].take())
+    }
+
     /// Writes a kubeconfig file for a service account, and returns its path.
     fn write_kubeconfig_of(&self, account: &str) -> PathBuf {
         let file = if account == "weir" { "kubeconfig" } else { account };
@@ -313,8 +322,17 @@ impl ControlPlane {
 
     /// A token of a service account of the node's namespace.
     fn token_of(&self, account: &str) -> String {
+        self.requested_token(account, &json!({}))
+    }
+
+    /// The same for an audience.
+    pub(crate) fn token_for(&self, account: &str, audience: &str) -> String {
+        self.requested_token(account, &json!({ "audiences": [audience] }))
+    }
+
+    fn requested_token(&self, account: &str, spec: &Value) -> String {
         let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token");
-        let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
+        let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec });
         let (status, answer) = self.ask("POST", &path, Some(&request));
         assert_eq!(status, 201, "{answer}");
         let answer: Value = serde_json::from_str(&answer).expect("the API server answers with JSON");

@@ -1,13 +1,14 @@
 //! Controllers and nodes with the rights that the chart gives them, and no others, on a real API server.
 
 use serde_json::{Value, json};
-use weir_testkit::{Authority, DEADLINE, Gateway, TempDir, eventually};
+use weir_testkit::{Authority, DEADLINE, Gateway, KeyKind, SigningRequest, TempDir, eventually};
 
 use crate::control_plane::{ControlPlane, collection};
 use crate::edge::weir;
+use crate::issuing::ask;
 use crate::objects::{gateway, route, service, stream_route};
 use crate::policies::policy;
-use crate::pulling::{MutualTrust, RunningController, pulling_at};
+use crate::pulling::{MutualTrust, RunningController, pulling_at, pulling_by};
 use crate::real::endpoint;
 
 /// Of the Gateway; the network is the test's own.
@@ -173,6 +174,34 @@ fn a_controller_needs_no_rights_beyond_those_of_the_chart() {
     eventually("the controller is ready", DEADLINE * 3, || plane.beside(|| controller.is_ready()));
     let _edge = plane.beside(|| pulling_at(PORT, &trust, &[controller.address], ""));
     all_is_written(&plane, &objects);
+}
+
+#[test]
+fn controllers_issue_certificates_for_tokens_of_a_real_cluster() {
+    let Some((plane, objects, settings)) = cluster("controller.yaml") else { return };
+    let mut issue = ControlPlane::issue_settings("controller.yaml").expect("the chart lets them");
+    // The pods of the test have no names.
+    issue["names"] = json!(["127.0.0.1"]);
+    let audience = issue["audience"].as_str().expect("there is one").to_owned();
+    let issue = format!("issue: {issue}");
+    let controller = plane.beside(|| RunningController::with_certificates(&settings.to_string(), &issue, ""));
+    eventually("the controller is ready", DEADLINE * 3, || plane.beside(|| controller.is_ready()));
+    let of_chart = |kind: &str| plane.get(&format!("/api/v1/namespaces/weir-system/{kind}/edge-weir-controller-ca"));
+    let authorities = of_chart("configmaps")["data"]["ca.crt"].as_str().expect("it is published").to_owned();
+    assert!(of_chart("secrets")["data"]["active.key"].is_string());
+    let pod = TempDir::new();
+    let ca = pod.write("ca.crt", &authorities).display().to_string();
+    let token = pod.write("token", plane.token_for("edge-weir", &audience)).display().to_string();
+    let enrolment = format!("enrolment: {{ token: {token}, ca: {ca} }}");
+    let _edge = plane.beside(|| pulling_by(PORT, &enrolment, &[controller.address], ""));
+    all_is_written(&plane, &objects);
+    let request = SigningRequest::new(&[], KeyKind::Ecdsa).der;
+    for (account, audience, status) in [("edge-weir", "another", 401), ("edge-weir-controller", &*audience, 403)] {
+        let token = plane.token_for(account, audience);
+        let answer = plane.beside(|| ask(controller.address, &authorities, &token, &request));
+        assert_eq!(answer.status, status, "{account}: {}", answer.text());
+    }
+    assert_eq!(plane.refusals(), [""; 0], "the rights that the chart gives are enough");
 }
 
 /// A node that follows the cluster itself, with the rights that the chart renders with a file of values.

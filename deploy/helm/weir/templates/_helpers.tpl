@@ -89,13 +89,40 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- dict "cert" "/etc/weir-tls/tls.crt" "key" "/etc/weir-tls/tls.key" "ca" "/etc/weir-tls/ca.crt" | toJson -}}
 {{- end -}}
 
+{{/* Not empty if the controllers issue certificates: there are controllers, and no certificates are given. */}}
+{{- define "weir.issues" -}}
+{{- $tls := .Values.controller.tls -}}
+{{- if and .Values.controller.enabled (ne (empty $tls.controllerSecret) (empty $tls.nodeSecret)) -}}
+{{- fail "controller.tls needs both controllerSecret and nodeSecret, or neither: then the controllers issue certificates" -}}
+{{- end -}}
+{{- if and .Values.controller.enabled (empty $tls.controllerSecret) -}}true{{- end -}}
+{{- end -}}
+
+{{/* The Secret with the authority of the controllers, and the ConfigMap with the public half of it. */}}
+{{- define "weir.authorityName" -}}
+{{- printf "%s-ca" (include "weir.controllerName" .) -}}
+{{- end -}}
+
+{{/* The name of the controllers as servers, and the audience of the tokens of nodes. */}}
+{{- define "weir.controllerHost" -}}
+{{- printf "%s.%s.svc" (include "weir.controllerName" .) .Release.Namespace -}}
+{{- end -}}
+
 {{/* controller.yaml. */}}
 {{- define "weir.controllerConfig" -}}
 {{- $controller := dict
   "kubernetes" (include "weir.kubernetes" . | fromJson)
-  "listen" (printf ":%v" .Values.controller.port)
-  "tls" (include "weir.mutualTls" . | fromJson)
-  "node_names" .Values.controller.nodeNames -}}
+  "listen" (printf ":%v" .Values.controller.port) -}}
+{{- if include "weir.issues" . -}}
+{{- $authority := include "weir.authorityName" . -}}
+{{- $account := printf "%s/%s" .Release.Namespace (include "weir.serviceAccount" .) -}}
+{{- $host := include "weir.controllerHost" . -}}
+{{- $_ := set $controller "issue" (dict
+  "secret" $authority "config_map" $authority "names" (list $host) "accounts" (list $account) "audience" $host) -}}
+{{- else -}}
+{{- $_ := set $controller "tls" (include "weir.mutualTls" . | fromJson) -}}
+{{- $_ := set $controller "node_names" .Values.controller.nodeNames -}}
+{{- end -}}
 {{- $config := dict "status" "0.0.0.0:7085" "controller" $controller -}}
 {{- with .Values.config.plugins -}}{{- $_ := set $config "plugins" . -}}{{- end -}}
 {{- toYaml $config -}}
@@ -114,8 +141,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- $store := dict "kubernetes" (include "weir.kubernetes" . | fromJson) -}}
 {{- if .Values.controller.enabled -}}
-{{- $host := printf "https://%s.%s.svc:%v" (include "weir.controllerName" .) .Release.Namespace .Values.controller.port -}}
-{{- $store = dict "controller" (dict "hosts" (list $host) "tls" (include "weir.mutualTls" . | fromJson)) -}}
+{{- $host := printf "https://%s:%v" (include "weir.controllerHost" .) .Values.controller.port -}}
+{{- $pulled := dict "hosts" (list $host) -}}
+{{- if include "weir.issues" . -}}
+{{- $_ := set $pulled "enrolment" (dict "token" "/etc/weir-tls/token" "ca" "/etc/weir-tls/ca.crt") -}}
+{{- else -}}
+{{- $_ := set $pulled "tls" (include "weir.mutualTls" . | fromJson) -}}
+{{- end -}}
+{{- $store = dict "controller" $pulled -}}
 {{- end -}}
 {{- $config := dict
   "status" "0.0.0.0:7085"
