@@ -231,6 +231,25 @@ fn names_that_a_request_asks_for_are_not_given() {
 }
 
 #[test]
+fn a_certificate_that_is_over_is_not_taken() {
+    let bed = Issuing::new();
+    let controller = bed.ready(", lifetime: 3s, authority_lifetime: 60s");
+    let request = SigningRequest::new(&[], KeyKind::Ecdsa);
+    let issued = bed.ask(&controller, &bed.cluster.token(NODE, AUDIENCE), &request.der);
+    let identity = Identity { certificate: issued.text(), key: request.key };
+    let tls = TlsClient::known_to(&bed.published(), &identity);
+    let is_answered = || {
+        let Ok(mut client) = Client::connect_tls(controller.address, &tls, "127.0.0.1") else { return false };
+        client.ask("GET /v1/nodes HTTP/1.1\r\nHost: controller\r\n\r\n").is_ok_and(|answer| answer.status == 200)
+    };
+    assert!(is_answered());
+    eventually("it is over", DEADLINE, || !is_answered());
+    // What it fails for is not the certificate of the controller.
+    assert_eq!(bed.ask_without_certificate(&controller, "/v1/nodes").status, 401);
+    assert!(!is_answered());
+}
+
+#[test]
 fn certificates_are_not_asked_for_without_end() {
     let bed = Issuing::new();
     let controller = bed.ready("");

@@ -32,13 +32,13 @@ const FORMER: &str = "former.crt";
 
 /// The authority that issues, the one after it, and those before it whose certificates may still be in use.
 pub(super) struct Authorities {
-    active: Authority,
-    next: Option<Authority>,
+    active: IssuingAuthority,
+    next: Option<IssuingAuthority>,
     former: Vec<KnownCertificate>,
 }
 
 /// An authority with its key.
-struct Authority {
+struct IssuingAuthority {
     certificate: KnownCertificate,
     key: String,
     issuer: Issuer<'static, KeyPair>,
@@ -63,7 +63,7 @@ pub(super) struct IssuedPair {
 impl Authorities {
     /// A first authority, which is valid for so long.
     pub(super) fn new(now: SystemTime, lifetime: Duration) -> Result<Authorities, String> {
-        let active = Authority::new(now, lifetime)?;
+        let active = IssuingAuthority::new(now, lifetime)?;
         Ok(Authorities { active, next: None, former: Vec::new() })
     }
 
@@ -75,7 +75,7 @@ impl Authorities {
         if entries.is_empty() {
             return Ok(None);
         }
-        let Some(active) = Authority::read(entries, ACTIVE)? else {
+        let Some(active) = IssuingAuthority::read(entries, ACTIVE)? else {
             return Err(format!("it has entries, but neither `{}` nor `{}`", ACTIVE[0], ACTIVE[1]));
         };
         let former = match entries.get(FORMER) {
@@ -85,14 +85,14 @@ impl Authorities {
             }
             None => Vec::new(),
         };
-        Ok(Some(Authorities { active, next: Authority::read(entries, NEXT)?, former }))
+        Ok(Some(Authorities { active, next: IssuingAuthority::read(entries, NEXT)?, former }))
     }
 
     /// As they are stored.
     pub(super) fn entries(&self) -> BTreeMap<String, Vec<u8>> {
         let mut entries = BTreeMap::new();
         for (names, authority) in [(ACTIVE, Some(&self.active)), (NEXT, self.next.as_ref())] {
-            let Some(Authority { certificate, key, .. }) = authority else { continue };
+            let Some(IssuingAuthority { certificate, key, .. }) = authority else { continue };
             entries.insert(names[0].to_owned(), certificate.pem.clone().into_bytes());
             entries.insert(names[1].to_owned(), key.clone().into_bytes());
         }
@@ -116,7 +116,7 @@ impl Authorities {
             }
             // Nothing has run for a long time: nodes come with their tokens, once they know it.
             None if is_over => return Ok((Authorities::new(now, lifetime)?, true)),
-            None if has_passed(2) => self.next = Some(Authority::new(now, lifetime)?),
+            None if has_passed(2) => self.next = Some(IssuingAuthority::new(now, lifetime)?),
             next => (self.next, has_changed) = (next, false),
         }
         let before = self.former.len();
@@ -193,15 +193,15 @@ impl Authorities {
     }
 }
 
-impl Authority {
-    fn new(now: SystemTime, lifetime: Duration) -> Result<Authority, String> {
+impl IssuingAuthority {
+    fn new(now: SystemTime, lifetime: Duration) -> Result<IssuingAuthority, String> {
         let key = KeyPair::generate().map_err(failed)?;
-        let mut params = Authority::params(&format!("weir controllers {:016x}", rand::random::<u64>()));
+        let mut params = IssuingAuthority::params(&format!("weir controllers {:016x}", rand::random::<u64>()));
         params.not_before = (now - SKEW).into();
         params.not_after = (now + lifetime).into();
         let certificate = params.self_signed(&key).map_err(failed)?;
         let (text, certificate) = (key.serialize_pem(), KnownCertificate::new(certificate.der().clone())?);
-        Ok(Authority { certificate, key: text, issuer: Issuer::new(params, key) })
+        Ok(IssuingAuthority { certificate, key: text, issuer: Issuer::new(params, key) })
     }
 
     fn params(common: &str) -> CertificateParams {
@@ -214,7 +214,7 @@ impl Authority {
     }
 
     /// The authority in these entries; `None` if both are absent.
-    fn read(entries: &BTreeMap<String, Vec<u8>>, names: [&str; 2]) -> Result<Option<Authority>, String> {
+    fn read(entries: &BTreeMap<String, Vec<u8>>, names: [&str; 2]) -> Result<Option<IssuingAuthority>, String> {
         let [certificate, key] = match names.map(|name| entries.get(name)) {
             [None, None] => return Ok(None),
             [Some(certificate), Some(key)] => [certificate, key],
@@ -228,13 +228,13 @@ impl Authority {
         let key = KeyPair::from_pem(&text).map_err(|error| of(names[1], &error))?;
         // What is issued names its issuer in the same bytes, or no one finds the way from one to the other.
         let (parsed, common) = known.parsed()?;
-        let params = Authority::params(&common);
+        let params = IssuingAuthority::params(&common);
         let again = params.self_signed(&key).map_err(failed)?;
         let again = KnownCertificate::new(again.der().clone())?;
         if again.parsed()?.0.subject().as_raw() != parsed.subject().as_raw() || !parsed.is_ca() {
             return Err(of(names[0], &"is not a certificate that a controller has made"));
         }
-        Ok(Some(Authority { certificate: known, key: text, issuer: Issuer::new(params, key) }))
+        Ok(Some(IssuingAuthority { certificate: known, key: text, issuer: Issuer::new(params, key) }))
     }
 }
 
