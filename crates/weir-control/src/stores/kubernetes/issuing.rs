@@ -22,7 +22,7 @@ use weir_net::tls::{self, CertificateDer};
 
 use crate::document::IssueSettings;
 pub(super) use authorities::SKEW;
-use authorities::{Authorities, IssuedPair};
+use authorities::{IssuedPair, IssuingAuthorities};
 use gate::RequestGate;
 use request::NodeKey;
 
@@ -61,7 +61,7 @@ struct SharedIssuer {
 
 struct IssuerState {
     /// `None` until they have been read.
-    authorities: Option<Arc<Authorities>>,
+    authorities: Option<Arc<IssuingAuthorities>>,
     serving: Arc<ServingCertificate>,
     /// Whether connections are served with a certificate that nodes trust.
     is_used: bool,
@@ -112,7 +112,8 @@ impl CertificateIssuer {
         settings: &IssueSettings,
     ) -> Result<CertificateIssuer, String> {
         let now = SystemTime::now();
-        let serving = ServingCertificate::new(&Authorities::new(now, settings.authority_lifetime)?, settings, now)?;
+        let serving =
+            ServingCertificate::new(&IssuingAuthorities::new(now, settings.authority_lifetime)?, settings, now)?;
         let state = IssuerState { authorities: None, serving: Arc::new(serving), is_used: false, problem: None };
         Ok(CertificateIssuer(Arc::new(SharedIssuer {
             server,
@@ -200,7 +201,7 @@ impl CertificateIssuer {
         let SharedIssuer { server, settings, .. } = &*self.0;
         let name = &*settings.secret;
         let stored = server.read_secret(name).await.map_err(|error| self.missing("Secret", name, &error))?;
-        let read = Authorities::read(&stored.entries).map_err(|problem| {
+        let read = IssuingAuthorities::read(&stored.entries).map_err(|problem| {
             let place = format!("controller.issue: Secret {}/{name}", server.namespace());
             format!("{place}: {problem}; it is never overwritten: remove its entries for a new authority, or name another Secret")
         })?;
@@ -211,7 +212,7 @@ impl CertificateIssuer {
                 self.publish(&authorities).await?;
                 authorities.step(now, settings.authority_lifetime)?
             }
-            None => (Authorities::new(now, settings.authority_lifetime)?, true),
+            None => (IssuingAuthorities::new(now, settings.authority_lifetime)?, true),
         };
         if has_changed {
             let entries = StoredEntries { entries: authorities.entries(), version: stored.version };
@@ -226,7 +227,7 @@ impl CertificateIssuer {
         published.map(|()| true)
     }
 
-    async fn publish(&self, authorities: &Authorities) -> Result<(), String> {
+    async fn publish(&self, authorities: &IssuingAuthorities) -> Result<(), String> {
         let name = &*self.0.settings.config_map;
         let written = self.0.server.write_config_map(name, PUBLISHED, &authorities.bundle()).await;
         match written {
@@ -244,7 +245,7 @@ impl CertificateIssuer {
         )
     }
 
-    fn use_authorities(&self, authorities: Arc<Authorities>, now: SystemTime) -> Result<(), String> {
+    fn use_authorities(&self, authorities: Arc<IssuingAuthorities>, now: SystemTime) -> Result<(), String> {
         let mut state = self.state();
         let trusted = authorities.trusted();
         let is_current = state.serving.authorities == trusted && now < state.serving.renewal;
@@ -318,7 +319,11 @@ impl CertificateIssuer {
 }
 
 impl ServingCertificate {
-    fn new(authorities: &Authorities, settings: &IssueSettings, now: SystemTime) -> Result<ServingCertificate, String> {
+    fn new(
+        authorities: &IssuingAuthorities,
+        settings: &IssueSettings,
+        now: SystemTime,
+    ) -> Result<ServingCertificate, String> {
         let IssuedPair { certificate, key } =
             authorities.issue_to_controller(&settings.names, now, settings.lifetime)?;
         let chain = tls::certificates(certificate.as_bytes()).map_err(|error| error.to_string())?;

@@ -31,7 +31,7 @@ const NEXT: [&str; 2] = ["next.crt", "next.key"];
 const FORMER: &str = "former.crt";
 
 /// The authority that issues, the one after it, and those before it whose certificates may still be in use.
-pub(super) struct Authorities {
+pub(super) struct IssuingAuthorities {
     active: IssuingAuthority,
     next: Option<IssuingAuthority>,
     former: Vec<KnownCertificate>,
@@ -60,18 +60,18 @@ pub(super) struct IssuedPair {
     pub key: String,
 }
 
-impl Authorities {
+impl IssuingAuthorities {
     /// A first authority, which is valid for so long.
-    pub(super) fn new(now: SystemTime, lifetime: Duration) -> Result<Authorities, String> {
+    pub(super) fn new(now: SystemTime, lifetime: Duration) -> Result<IssuingAuthorities, String> {
         let active = IssuingAuthority::new(now, lifetime)?;
-        Ok(Authorities { active, next: None, former: Vec::new() })
+        Ok(IssuingAuthorities { active, next: None, former: Vec::new() })
     }
 
     /// The authorities that are stored; `None` if there are no entries.
     ///
     /// # Errors
     /// If the entries are others, or cannot be used.
-    pub(super) fn read(entries: &BTreeMap<String, Vec<u8>>) -> Result<Option<Authorities>, String> {
+    pub(super) fn read(entries: &BTreeMap<String, Vec<u8>>) -> Result<Option<IssuingAuthorities>, String> {
         if entries.is_empty() {
             return Ok(None);
         }
@@ -85,7 +85,7 @@ impl Authorities {
             }
             None => Vec::new(),
         };
-        Ok(Some(Authorities { active, next: IssuingAuthority::read(entries, NEXT)?, former }))
+        Ok(Some(IssuingAuthorities { active, next: IssuingAuthority::read(entries, NEXT)?, former }))
     }
 
     /// As they are stored.
@@ -105,7 +105,7 @@ impl Authorities {
 
     /// What is due now; what is made is valid for so long. The second value says whether something has changed, which has to be stored
     /// before it is used.
-    pub(super) fn step(mut self, now: SystemTime, lifetime: Duration) -> Result<(Authorities, bool), String> {
+    pub(super) fn step(mut self, now: SystemTime, lifetime: Duration) -> Result<(IssuingAuthorities, bool), String> {
         let KnownCertificate { made, until, .. } = self.active.certificate;
         let quarter = until.duration_since(made).unwrap_or_default() / 4;
         let (is_over, has_passed) = (until <= now, |quarters: u32| made + quarters * quarter <= now);
@@ -115,7 +115,7 @@ impl Authorities {
                 self.former.push(std::mem::replace(&mut self.active, next).certificate);
             }
             // Nothing has run for a long time: nodes come with their tokens, once they know it.
-            None if is_over => return Ok((Authorities::new(now, lifetime)?, true)),
+            None if is_over => return Ok((IssuingAuthorities::new(now, lifetime)?, true)),
             None if has_passed(2) => self.next = Some(IssuingAuthority::new(now, lifetime)?),
             next => (self.next, has_changed) = (next, false),
         }
@@ -273,8 +273,8 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000)
     }
 
-    fn stored(authorities: &Authorities) -> Authorities {
-        Authorities::read(&authorities.entries()).expect("it can be read").expect("there is one")
+    fn stored(authorities: &IssuingAuthorities) -> IssuingAuthorities {
+        IssuingAuthorities::read(&authorities.entries()).expect("it can be read").expect("there is one")
     }
 
     fn facts(pem: &str) -> CertificateFacts {
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn an_authority_is_followed_by_one_that_was_trusted_long_before() {
-        let mut now = Authorities::new(start(), LIFETIME).expect("an authority");
+        let mut now = IssuingAuthorities::new(start(), LIFETIME).expect("an authority");
         let first = now.active.certificate.der.clone();
         let mut events = Vec::new();
         for day in 0..130 {
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn an_authority_that_nodes_do_not_know_yet_is_not_used_before_the_other_is_over() {
-        let first = Authorities::new(start(), LIFETIME).expect("an authority");
+        let first = IssuingAuthorities::new(start(), LIFETIME).expect("an authority");
         // No controller has run for a long time.
         let (late, has_changed) = first.step(start() + 70 * DAY, LIFETIME).expect("a step");
         assert!(has_changed && late.has_next());
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_certificate_is_for_its_purpose_and_for_its_time() {
-        let authorities = stored(&Authorities::new(start(), LIFETIME).expect("an authority"));
+        let authorities = stored(&IssuingAuthorities::new(start(), LIFETIME).expect("an authority"));
         let key = NodeKey::of_tests();
         let node = authorities.issue_to_node(&key, "weir-1", start(), DAY).expect("a certificate");
         let told = facts(&node);
@@ -341,14 +341,15 @@ mod tests {
 
     #[test]
     fn entries_that_no_controller_has_made_are_refused() {
-        let refused = |entries: BTreeMap<String, Vec<u8>>| Authorities::read(&entries).err().expect("they are refused");
-        assert!(Authorities::read(&BTreeMap::new()).expect("no fault").is_none());
-        let good = Authorities::new(start(), LIFETIME).expect("an authority").entries();
+        let refused =
+            |entries: BTreeMap<String, Vec<u8>>| IssuingAuthorities::read(&entries).err().expect("they are refused");
+        assert!(IssuingAuthorities::read(&BTreeMap::new()).expect("no fault").is_none());
+        let good = IssuingAuthorities::new(start(), LIFETIME).expect("an authority").entries();
         assert!(refused([("tls.crt".to_owned(), Vec::new())].into()).contains("neither `active.crt` nor `active.key`"));
         let mut half = good.clone();
         half.remove("active.key");
         assert!(refused(half).contains("only one of"));
-        let other = Authorities::new(start(), LIFETIME).expect("an authority").entries();
+        let other = IssuingAuthorities::new(start(), LIFETIME).expect("an authority").entries();
         let mut mixed = good.clone();
         mixed.insert("active.key".to_owned(), other["active.key"].clone());
         assert!(refused(mixed).contains("`active.key` is not the key of this certificate"));
