@@ -325,9 +325,24 @@ impl ControlPlane {
         self.requested_token(account, &json!({}))
     }
 
-    /// The same for an audience.
-    pub(crate) fn token_for(&self, account: &str, audience: &str) -> String {
+    /// The same for an audience, which belongs to no pod.
+    pub(crate) fn token_without_pod(&self, account: &str, audience: &str) -> String {
         self.requested_token(account, &json!({ "audiences": [audience] }))
+    }
+
+    /// The same of a pod that runs as the account.
+    pub(crate) fn token_for(&self, account: &str, audience: &str) -> String {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": account, "namespace": NAMESPACE },
+            "spec": {
+                "serviceAccountName": account, "automountServiceAccountToken": false,
+                "containers": [{ "name": "weir", "image": "weir" }],
+            },
+        });
+        let (status, answer) = self.ask("POST", &format!("/api/v1/namespaces/{NAMESPACE}/pods"), Some(&pod));
+        assert!(status == 201 || status == 409, "{status}: {answer}");
+        let bound = json!({ "apiVersion": "v1", "kind": "Pod", "name": account });
+        self.requested_token(account, &json!({ "audiences": [audience], "boundObjectRef": bound }))
     }
 
     fn requested_token(&self, account: &str, spec: &Value) -> String {

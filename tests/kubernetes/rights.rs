@@ -196,8 +196,12 @@ fn controllers_issue_certificates_for_tokens_of_a_real_cluster() {
     let _edge = plane.beside(|| pulling_by(PORT, &enrolment, &[controller.address], ""));
     all_is_written(&plane, &objects);
     let request = SigningRequest::new(&[], KeyKind::Ecdsa).der;
-    for (account, audience, status) in [("edge-weir", "another", 401), ("edge-weir-controller", &*audience, 403)] {
-        let token = plane.token_for(account, audience);
+    for (account, token, status) in [
+        ("edge-weir", plane.token_for("edge-weir", "another"), 401),
+        ("edge-weir-controller", plane.token_for("edge-weir-controller", &audience), 403),
+        ("edge-weir", plane.token_without_pod("edge-weir", &audience), 403),
+        ("edge-weir", plane.token_for("edge-weir", &audience), 200),
+    ] {
         let answer = plane.beside(|| ask(controller.address, &authorities, &token, &request));
         assert_eq!(answer.status, status, "{account}: {}", answer.text());
     }

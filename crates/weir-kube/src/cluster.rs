@@ -127,6 +127,11 @@ impl ClusterError {
         matches!(self.status, 400..=500) && !matches!(self.status, 401 | 408 | 429)
     }
 
+    /// The API server knows who asks, who has no right to this.
+    pub fn is_forbidden(&self) -> bool {
+        self.status == 403
+    }
+
     /// There is no such object, or no such kind.
     pub fn is_missing(&self) -> bool {
         self.status == 404

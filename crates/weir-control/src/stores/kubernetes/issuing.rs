@@ -15,14 +15,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{MissedTickBehavior, interval};
 use weir_kube::cluster::{ApiServer, ClusterError, ReviewedToken, StoredEntries};
 use weir_net::tls::{self, CertificateDer};
 
 use crate::document::IssueSettings;
 pub(super) use authorities::SKEW;
-use authorities::{IssuedPair, IssuingAuthorities};
+use authorities::{IssuedPair, IssuingAuthorities, are_of_controllers};
 use gate::RequestGate;
 use request::NodeKey;
 
@@ -40,6 +40,8 @@ const SHORTEST_LOOK: Duration = Duration::from_millis(200);
 const LONGEST_LOOK: Duration = Duration::from_secs(60);
 /// How long after a failure it is tried again at most.
 const AGAIN: Duration = Duration::from_secs(2);
+/// What was read longer ago than this is read again before it is used: this process may have been suspended.
+const MOST_AGE: Duration = LONGEST_LOOK;
 /// What all service accounts begin with as users.
 const ACCOUNT: &str = "system:serviceaccount:";
 
@@ -53,7 +55,7 @@ struct SharedIssuer {
     runtime: Handle,
     settings: IssueSettings,
     gate: RequestGate,
-    reviews: Semaphore,
+    reviews: Arc<Semaphore>,
     state: Mutex<IssuerState>,
     issued: AtomicU64,
     refused: AtomicU64,
@@ -66,6 +68,8 @@ struct IssuerState {
     /// Whether connections are served with a certificate that nodes trust.
     is_used: bool,
     problem: Option<String>,
+    /// Why tokens cannot be reviewed.
+    review_problem: Option<String>,
 }
 
 /// The certificate of this controller, and the authorities of nodes.
@@ -114,13 +118,19 @@ impl CertificateIssuer {
         let now = SystemTime::now();
         let serving =
             ServingCertificate::new(&IssuingAuthorities::new(now, settings.authority_lifetime)?, settings, now)?;
-        let state = IssuerState { authorities: None, serving: Arc::new(serving), is_used: false, problem: None };
+        let state = IssuerState {
+            authorities: None,
+            serving: Arc::new(serving),
+            is_used: false,
+            problem: None,
+            review_problem: None,
+        };
         Ok(CertificateIssuer(Arc::new(SharedIssuer {
             server,
             runtime,
             settings: settings.clone(),
             gate: RequestGate::default(),
-            reviews: Semaphore::new(MOST_REVIEWS),
+            reviews: Arc::new(Semaphore::new(MOST_REVIEWS)),
             state: Mutex::new(state),
             issued: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -156,7 +166,7 @@ impl CertificateIssuer {
             "next_authority_published": state.authorities.as_ref().is_some_and(|all| all.has_next()),
             "issued": self.0.issued.load(Ordering::Relaxed),
             "refused": self.0.refused.load(Ordering::Relaxed),
-            "problem": state.problem,
+            "problem": state.problem.as_ref().or(state.review_problem.as_ref()),
         })
     }
 
@@ -199,50 +209,80 @@ impl CertificateIssuer {
     /// Looks once. Returns false if another controller was faster: what it has written is to be read.
     async fn look(&self) -> Result<bool, String> {
         let SharedIssuer { server, settings, .. } = &*self.0;
-        let name = &*settings.secret;
-        let stored = server.read_secret(name).await.map_err(|error| self.missing("Secret", name, &error))?;
+        let (name, begun) = (&*settings.secret, SystemTime::now());
+        // The ConfigMap is read first. So a write of it succeeds only if no other controller has published since the Secret was read.
+        let map = self.published().await?;
+        let stored = server.read_secret(name).await.map_err(|error| self.failure("Secret", name, &error))?;
         let read = IssuingAuthorities::read(&stored.entries).map_err(|problem| {
             let place = format!("controller.issue: Secret {}/{name}", server.namespace());
             format!("{place}: {problem}; it is never overwritten: remove its entries for a new authority, or name another Secret")
         })?;
         let now = SystemTime::now();
-        let (authorities, has_changed) = match read {
+        let is_published = |authorities: &IssuingAuthorities| {
+            map.entries.get(PUBLISHED).is_some_and(|text| text == authorities.bundle().as_bytes())
+        };
+        let (authorities, has_changed, has_published) = match read {
             Some(authorities) => {
+                let was_published = is_published(&authorities);
                 // An authority is not used as long as nodes cannot know it.
-                self.publish(&authorities).await?;
-                authorities.step(now, settings.authority_lifetime)?
+                if !was_published && !self.publish(&authorities, map.version.clone()).await? {
+                    return Ok(false);
+                }
+                let (after, has_changed) = authorities.step(now, settings.authority_lifetime, was_published)?;
+                (after, has_changed, !was_published)
             }
-            None => (IssuingAuthorities::new(now, settings.authority_lifetime)?, true),
+            None => (IssuingAuthorities::new(now, settings.authority_lifetime)?, true, false),
         };
         if has_changed {
             let entries = StoredEntries { entries: authorities.entries(), version: stored.version };
             match server.write_secret(name, entries).await {
                 Ok(()) => tracing::info!("the authorities of controllers and nodes have changed"),
                 Err(error) if error.is_conflict() => return Ok(false),
-                Err(error) => return Err(self.missing("Secret", name, &error)),
+                Err(error) => return Err(self.failure("Secret", name, &error)),
             }
         }
-        let published = self.publish(&authorities).await;
+        let published = match has_published || is_published(&authorities) {
+            true => Ok(true),
+            false => self.publish(&authorities, map.version).await,
+        };
+        if SystemTime::now().duration_since(begun).is_ok_and(|age| age > MOST_AGE) {
+            return Ok(false);
+        }
         self.use_authorities(Arc::new(authorities), now)?;
-        published.map(|()| true)
+        published
     }
 
-    async fn publish(&self, authorities: &IssuingAuthorities) -> Result<(), String> {
-        let name = &*self.0.settings.config_map;
-        let written = self.0.server.write_config_map(name, PUBLISHED, &authorities.bundle()).await;
-        match written {
-            Err(error) if error.is_conflict() => Ok(()),
-            written => written.map_err(|error| self.missing("ConfigMap", name, &error)),
+    /// The ConfigMap as it is.
+    async fn published(&self) -> Result<StoredEntries, String> {
+        let (server, name) = (&self.0.server, &*self.0.settings.config_map);
+        let map = server.read_config_map(name).await.map_err(|error| self.failure("ConfigMap", name, &error))?;
+        match map.entries.get(PUBLISHED) {
+            Some(text) if !text.is_empty() && !are_of_controllers(text) => Err(format!(
+                "controller.issue: ConfigMap {}/{name}: its `{PUBLISHED}` is not what controllers write; it is never overwritten: remove this \
+                 entry, or name another ConfigMap",
+                server.namespace()
+            )),
+            _ => Ok(map),
+        }
+    }
+
+    /// Writes a ConfigMap that has this version. Returns false if another controller was faster.
+    async fn publish(&self, authorities: &IssuingAuthorities, version: Option<String>) -> Result<bool, String> {
+        let (server, name) = (&self.0.server, &*self.0.settings.config_map);
+        match server.write_config_map(name, (PUBLISHED, &authorities.bundle()), version).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_conflict() => Ok(false),
+            Err(error) => Err(self.failure("ConfigMap", name, &error)),
         }
     }
 
     /// The API server's message names the verb that it forbids.
-    fn missing(&self, kind: &str, name: &str, error: &ClusterError) -> String {
-        let namespace = self.0.server.namespace();
-        format!(
-            "controller.issue: {kind} {namespace}/{name}: {error}; the service account needs get and update for it, and create if it is \
-             absent"
-        )
+    fn failure(&self, kind: &str, name: &str, error: &ClusterError) -> String {
+        let advice = match error.is_forbidden() {
+            true => "; the service account needs get and update for it, and create if it is absent",
+            false => "",
+        };
+        format!("controller.issue: {kind} {}/{name}: {error}{advice}", self.0.server.namespace())
     }
 
     fn use_authorities(&self, authorities: Arc<IssuingAuthorities>, now: SystemTime) -> Result<(), String> {
@@ -281,14 +321,14 @@ impl CertificateIssuer {
             return Err(EnrolmentRefusal::Token(problem));
         }
         let key = NodeKey::of_request(request).map_err(EnrolmentRefusal::Request)?;
-        let Ok(_permit) = reviews.try_acquire() else {
+        let Ok(permit) = Arc::clone(reviews).try_acquire_owned() else {
             return Err(later("as many others ask for a certificate as may at a time"));
         };
-        let reviewed = self.review(token).await.map_err(|problem| {
-            let advice = "the controller needs the right to create tokenreviews.authentication.k8s.io";
-            tracing::warn!(%problem, "a token of a node cannot be reviewed; {advice}");
-            EnrolmentRefusal::Later(format!("the token cannot be reviewed: {problem}; {advice}"))
-        })?;
+        let reviewed = self.review(token, permit).await;
+        self.tell_of_reviews(reviewed.as_ref().err());
+        // What the API server says is for the log: who asks has not proved anything yet.
+        let reviewed =
+            reviewed.map_err(|_| later("tokens cannot be reviewed now; the controller's log and status say why"))?;
         let (user, pod) = match reviewed {
             ReviewedToken::Valid { user, pod } => (user, pod),
             ReviewedToken::Invalid(reason) => {
@@ -305,16 +345,43 @@ impl CertificateIssuer {
             let problem = format!("the token is that of `{user}`, and nodes are {known} (`controller.issue.accounts`)");
             return Err(EnrolmentRefusal::Account(problem));
         }
+        if pod.is_empty() {
+            let problem =
+                "the token belongs to no pod, as one that kubelet projects does: it would not end with the node"
+                    .to_owned();
+            return Err(EnrolmentRefusal::Account(problem));
+        }
         let issued = authorities.issue_to_node(&key, &pod, SystemTime::now(), settings.lifetime);
         issued.map_err(|problem| later(&problem))
     }
 
-    async fn review(&self, token: &str) -> Result<ReviewedToken, String> {
+    /// The permit is that of the review, which goes on when the client has gone.
+    async fn review(&self, token: &str, permit: OwnedSemaphorePermit) -> Result<ReviewedToken, String> {
         let (server, token) = (Arc::clone(&self.0.server), token.to_owned());
         let audience = self.0.settings.audience.clone();
-        let reviewing = self.0.runtime.spawn(async move { server.review_token(&token, &audience).await });
+        let reviewing = self.0.runtime.spawn(async move {
+            let reviewed = server.review_token(&token, &audience).await;
+            drop(permit);
+            reviewed
+        });
         let reviewed = reviewing.await.map_err(|error| error.to_string())?;
-        reviewed.map_err(|error| error.to_string())
+        reviewed.map_err(|error| match error.is_forbidden() {
+            true => {
+                format!("{error}; the service account needs the right to create tokenreviews.authentication.k8s.io")
+            }
+            false => error.to_string(),
+        })
+    }
+
+    /// Logs when it begins and when it ends, and not for each client.
+    fn tell_of_reviews(&self, problem: Option<&String>) {
+        let mut state = self.state();
+        match (state.review_problem.is_some(), problem) {
+            (false, Some(problem)) => tracing::warn!(%problem, "tokens of nodes cannot be reviewed"),
+            (true, None) => tracing::info!("tokens of nodes are reviewed again"),
+            _ => {}
+        }
+        state.review_problem = problem.cloned();
     }
 }
 

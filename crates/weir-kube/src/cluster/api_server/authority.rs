@@ -77,22 +77,39 @@ impl ApiServer {
         }
     }
 
-    /// Writes one entry of a ConfigMap of the namespace of the credentials, if it differs. Creates the ConfigMap if there is none.
+    /// Reads a ConfigMap of the namespace of the credentials.
     ///
     /// # Errors
     /// If the API server does not answer, or forbids it.
-    pub async fn write_config_map(&self, name: &str, key: &str, value: &str) -> Result<(), ClusterError> {
+    pub async fn read_config_map(&self, name: &str) -> Result<StoredEntries, ClusterError> {
+        let found = within(self.own::<ConfigMap>().get_opt(name)).await?;
+        Ok(found.map_or_else(StoredEntries::default, |map| StoredEntries {
+            entries: map.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.into_bytes())).collect(),
+            version: map.metadata.resource_version,
+        }))
+    }
+
+    /// Writes one entry of a ConfigMap that has this version, or creates it if there is none. A conflict
+    /// ([`ClusterError::is_conflict`]) says that another process was faster.
+    ///
+    /// # Errors
+    /// If it has not been written.
+    pub async fn write_config_map(
+        &self,
+        name: &str,
+        (key, value): (&str, &str),
+        version: Option<String>,
+    ) -> Result<(), ClusterError> {
         let api = self.own::<ConfigMap>();
-        let found = within(api.get_opt(name)).await?;
+        // What is not known here, such as labels and owners, stays.
+        let mut map = match version {
+            Some(_) => within(api.get(name)).await?,
+            None => ConfigMap::default(),
+        };
+        map.data.get_or_insert_default().insert(key.to_owned(), value.to_owned());
+        map.metadata = based_on(map.metadata, name, version.clone());
         let by = PostParams::default();
-        let mut map = found.clone().unwrap_or_default();
-        let version = map.metadata.resource_version.clone();
-        let before = map.data.get_or_insert_default().insert(key.to_owned(), value.to_owned());
-        if before.as_deref() == Some(value) {
-            return Ok(());
-        }
-        map.metadata = based_on(map.metadata, name, version);
-        match found {
+        match version {
             Some(_) => within(api.replace(name, &by, &map)).await.map(drop),
             None => within(api.create(&by, &map)).await.map(drop),
         }

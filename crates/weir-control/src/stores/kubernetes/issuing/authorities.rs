@@ -5,6 +5,8 @@
 //! active:           next is made     next is active   not trusted any more
 //!                   and trusted      and issues
 //! ```
+//!
+//! The next one is active later than at 3/4 if it has not been published for a quarter then.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -29,11 +31,19 @@ const MOST_COMMON_NAME: usize = 64;
 const ACTIVE: [&str; 2] = ["active.crt", "active.key"];
 const NEXT: [&str; 2] = ["next.crt", "next.key"];
 const FORMER: &str = "former.crt";
+/// Since when nodes can learn the next authority, in seconds since 1970.
+const PUBLISHED_SINCE: &str = "next.published";
+/// What the names of authorities begin with.
+const COMMON_NAME: &str = "weir controllers ";
+/// An authority issues nothing for less than this part of the lifetime of a certificate.
+const LEAST_PART: u32 = 16;
 
 /// The authority that issues, the one after it, and those before it whose certificates may still be in use.
 pub(super) struct IssuingAuthorities {
     active: IssuingAuthority,
     next: Option<IssuingAuthority>,
+    /// Since when the next one has been published without a break.
+    published: Option<SystemTime>,
     former: Vec<KnownCertificate>,
 }
 
@@ -64,7 +74,7 @@ impl IssuingAuthorities {
     /// A first authority, which is valid for so long.
     pub(super) fn new(now: SystemTime, lifetime: Duration) -> Result<IssuingAuthorities, String> {
         let active = IssuingAuthority::new(now, lifetime)?;
-        Ok(IssuingAuthorities { active, next: None, former: Vec::new() })
+        Ok(IssuingAuthorities { active, next: None, published: None, former: Vec::new() })
     }
 
     /// The authorities that are stored; `None` if there are no entries.
@@ -85,7 +95,8 @@ impl IssuingAuthorities {
             }
             None => Vec::new(),
         };
-        Ok(Some(IssuingAuthorities { active, next: IssuingAuthority::read(entries, NEXT)?, former }))
+        let published = entries.get(PUBLISHED_SINCE).map(|text| published_since(text)).transpose()?;
+        Ok(Some(IssuingAuthorities { active, next: IssuingAuthority::read(entries, NEXT)?, published, former }))
     }
 
     /// As they are stored.
@@ -96,6 +107,10 @@ impl IssuingAuthorities {
             entries.insert(names[0].to_owned(), certificate.pem.clone().into_bytes());
             entries.insert(names[1].to_owned(), key.clone().into_bytes());
         }
+        if let Some(published) = self.published {
+            let seconds = published.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+            entries.insert(PUBLISHED_SINCE.to_owned(), seconds.to_string().into_bytes());
+        }
         if !self.former.is_empty() {
             let former: String = self.former.iter().map(|known| known.pem.as_str()).collect();
             entries.insert(FORMER.to_owned(), former.into_bytes());
@@ -103,21 +118,41 @@ impl IssuingAuthorities {
         entries
     }
 
-    /// What is due now; what is made is valid for so long. The second value says whether something has changed, which has to be stored
-    /// before it is used.
-    pub(super) fn step(mut self, now: SystemTime, lifetime: Duration) -> Result<(IssuingAuthorities, bool), String> {
+    /// What is due now; what is made is valid for so long. `is_published` says whether these authorities had been published before they
+    /// were read. The second value says whether something has changed, which has to be stored before it is used.
+    pub(super) fn step(
+        mut self,
+        now: SystemTime,
+        lifetime: Duration,
+        is_published: bool,
+    ) -> Result<(IssuingAuthorities, bool), String> {
+        let was_published = self.published;
+        self.published = was_published.filter(|_| is_published && self.next.is_some());
+        if !is_published {
+            // Nothing is replaced as long as nodes cannot learn it.
+            let has_changed = self.published != was_published;
+            return Ok((self, has_changed));
+        }
+        if self.next.is_some() && self.published.is_none() {
+            self.published = Some(now);
+        }
         let KnownCertificate { made, until, .. } = self.active.certificate;
         let quarter = until.duration_since(made).unwrap_or_default() / 4;
         let (is_over, has_passed) = (until <= now, |quarters: u32| made + quarters * quarter <= now);
+        let is_known = self.published.is_some_and(|since| since + quarter <= now);
         let mut has_changed = true;
         match self.next.take().filter(|next| next.certificate.until > now) {
-            Some(next) if is_over || has_passed(3) && next.certificate.made + quarter <= now => {
+            Some(next) if is_over || has_passed(3) && is_known => {
                 self.former.push(std::mem::replace(&mut self.active, next).certificate);
+                self.published = None;
             }
             // Nothing has run for a long time: nodes come with their tokens, once they know it.
             None if is_over => return Ok((IssuingAuthorities::new(now, lifetime)?, true)),
-            None if has_passed(2) => self.next = Some(IssuingAuthority::new(now, lifetime)?),
-            next => (self.next, has_changed) = (next, false),
+            None if has_passed(2) => {
+                self.next = Some(IssuingAuthority::new(now, lifetime)?);
+                self.published = None;
+            }
+            next => (self.next, has_changed) = (next, self.published != was_published),
         }
         let before = self.former.len();
         self.former.retain(|known| known.until > now);
@@ -175,6 +210,9 @@ impl IssuingAuthorities {
         now: SystemTime,
         lifetime: Duration,
     ) -> Result<String, String> {
+        if self.until() < now + lifetime / LEAST_PART {
+            return Err("the authority of the controllers is over, and the next one cannot be used yet".to_owned());
+        }
         let mut params = CertificateParams::new([NODE.to_owned()]).map_err(failed)?;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         self.complete(&mut params, if pod.is_empty() { NODE } else { pod }, now, lifetime);
@@ -196,7 +234,7 @@ impl IssuingAuthorities {
 impl IssuingAuthority {
     fn new(now: SystemTime, lifetime: Duration) -> Result<IssuingAuthority, String> {
         let key = KeyPair::generate().map_err(failed)?;
-        let mut params = IssuingAuthority::params(&format!("weir controllers {:016x}", rand::random::<u64>()));
+        let mut params = IssuingAuthority::params(&format!("{COMMON_NAME}{:016x}", rand::random::<u64>()));
         params.not_before = (now - SKEW).into();
         params.not_after = (now + lifetime).into();
         let certificate = params.self_signed(&key).map_err(failed)?;
@@ -255,6 +293,21 @@ impl KnownCertificate {
     }
 }
 
+/// Whether these are certificates, as PEM, of authorities that controllers have made.
+pub(super) fn are_of_controllers(text: &[u8]) -> bool {
+    let is_one = |der| {
+        let known = KnownCertificate::new(der);
+        known.is_ok_and(|known| known.parsed().is_ok_and(|(_, common)| common.starts_with(COMMON_NAME)))
+    };
+    tls::certificates(text).is_ok_and(|all| all.into_iter().all(is_one))
+}
+
+fn published_since(text: &[u8]) -> Result<SystemTime, String> {
+    let seconds = std::str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok());
+    let since = seconds.and_then(|seconds| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));
+    since.ok_or_else(|| format!("`{PUBLISHED_SINCE}` is not a number of seconds"))
+}
+
 fn failed(error: rcgen::Error) -> String {
     format!("a certificate cannot be made: {error}")
 }
@@ -288,14 +341,15 @@ mod tests {
         let first = now.active.certificate.der.clone();
         let mut events = Vec::new();
         for day in 0..130 {
-            let (after, has_changed) = stored(&now).step(start() + day * DAY, LIFETIME).expect("a step");
-            if has_changed {
+            let (after, has_changed) = stored(&now).step(start() + day * DAY, LIFETIME, true).expect("a step");
+            let is_noted = after.published != now.published && after.has_next();
+            if has_changed && !is_noted {
                 events.push((day, after.has_next(), after.active.certificate.der == first, after.trusted().len()));
             }
             now = after;
         }
-        // The next one is made, is used, and the first one is over while there is a third.
-        let expected = [(40, true, true, 2), (60, false, false, 2), (80, true, false, 2), (100, false, false, 2)];
+        // The next one is made, is used a quarter after the day on which it was seen to be published, and the first one is over while there is a third.
+        let expected = [(40, true, true, 2), (61, false, false, 2), (80, true, false, 2), (101, false, false, 2)];
         assert_eq!(events[..4], expected, "{events:?}");
     }
 
@@ -303,14 +357,62 @@ mod tests {
     fn an_authority_that_nodes_do_not_know_yet_is_not_used_before_the_other_is_over() {
         let first = IssuingAuthorities::new(start(), LIFETIME).expect("an authority");
         // No controller has run for a long time.
-        let (late, has_changed) = first.step(start() + 70 * DAY, LIFETIME).expect("a step");
+        let (late, has_changed) = first.step(start() + 70 * DAY, LIFETIME, true).expect("a step");
         assert!(has_changed && late.has_next());
-        let (later, has_changed) = late.step(start() + 79 * DAY, LIFETIME).expect("a step");
-        assert!(!has_changed && later.has_next());
-        let (over, has_changed) = later.step(start() + 81 * DAY, LIFETIME).expect("a step");
+        let (later, has_changed) = late.step(start() + 79 * DAY, LIFETIME, true).expect("a step");
+        assert!(has_changed && later.has_next() && later.published == Some(start() + 79 * DAY));
+        let (over, has_changed) = later.step(start() + 81 * DAY, LIFETIME, true).expect("a step");
         assert!(has_changed && !over.has_next() && over.trusted().len() == 1);
-        let (anew, has_changed) = over.step(start() + 400 * DAY, LIFETIME).expect("a step");
+        let (anew, has_changed) = over.step(start() + 400 * DAY, LIFETIME, true).expect("a step");
         assert!(has_changed && anew.until() == start() + 480 * DAY);
+    }
+
+    #[test]
+    fn an_authority_is_used_a_quarter_after_it_was_published_and_not_after_it_was_made() {
+        let first = IssuingAuthorities::new(start(), LIFETIME).expect("an authority");
+        let issuer = first.active.certificate.der.clone();
+        let at = |known: &IssuingAuthorities, day: u32, is_published: bool| {
+            let stepped = stored(known).step(start() + day * DAY, LIFETIME, is_published);
+            let (after, has_changed) = stepped.expect("a step");
+            (after.active.certificate.der == issuer, has_changed, after)
+        };
+        let (_, has_changed, made) = at(&first, 40, true);
+        assert!(has_changed && made.has_next());
+        // It cannot be published for a long time.
+        let (is_first, has_changed, unknown) = at(&made, 64, false);
+        assert!(is_first && !has_changed && unknown.published.is_none());
+        let (is_first, has_changed, known) = at(&unknown, 65, true);
+        assert!(is_first && has_changed, "nodes can learn it for the first time");
+        // What is published is taken away for a while: nodes may have forgotten it.
+        let (is_first, has_changed, lost) = at(&known, 66, false);
+        assert!(is_first && has_changed && lost.published.is_none());
+        let (.., again) = at(&known, 84, true);
+        assert!(at(&known, 79, true).0, "14 days");
+        assert!(again.former.is_empty() && !at(&known, 84, true).0, "the first one is over");
+        let (.., early) = at(&made, 41, true);
+        assert!(at(&early, 60, true).0, "19 days");
+        assert!(!at(&early, 61, true).0, "20 days");
+    }
+
+    #[test]
+    fn an_authority_that_is_nearly_over_issues_nothing_to_nodes() {
+        let authorities = IssuingAuthorities::new(start(), LIFETIME).expect("an authority");
+        let key = NodeKey::of_tests();
+        for (left, is_issued) in [(DAY / 8, true), (DAY / 32, false), (Duration::ZERO, false)] {
+            let issued = authorities.issue_to_node(&key, "weir-1", start() + LIFETIME - left, DAY);
+            assert_eq!(issued.is_ok(), is_issued, "{left:?}");
+        }
+        assert!(authorities.issue_to_node(&key, "weir-1", start() + 2 * LIFETIME, DAY).is_err());
+    }
+
+    #[test]
+    fn certificates_of_controllers_are_told_from_others() {
+        let own = IssuingAuthorities::new(start(), LIFETIME).expect("an authority").bundle();
+        let other = weir_testkit::Authority::new().certificate;
+        assert!(are_of_controllers(own.as_bytes()));
+        for foreign in [other.clone(), own + &other, "nothing".to_owned()] {
+            assert!(!are_of_controllers(foreign.as_bytes()), "{foreign}");
+        }
     }
 
     #[test]
