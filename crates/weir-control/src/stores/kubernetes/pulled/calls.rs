@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
-use weir_client::{AnswerContent, CallSettings, HttpClient, ServiceUrl};
+use weir_client::{AnswerContent, CallError, CallSettings, HttpClient, ServiceUrl};
 
 /// Requests to a controller, over the connection of a stream.
 #[derive(Clone)]
@@ -37,9 +37,9 @@ impl ControllerCalls {
     }
 
     /// The answer to GET, whose content is read piece by piece.
-    pub(super) async fn open(&self, path: &str) -> Result<Response<AnswerContent>, String> {
+    pub(super) async fn open(&self, path: &str) -> Result<Response<AnswerContent>, CallError> {
         let ControllerConnection { url, client, how, .. } = &*self.0;
-        client.open(url, request(Method::GET, path, Bytes::new())?, how).await.map_err(|error| error.to_string())
+        client.open(url, request(Method::GET, path, Bytes::new()).map_err(CallError::Request)?, how).await
     }
 
     pub(super) async fn post(&self, path: &str, body: Bytes) -> Result<Response<Bytes>, String> {

@@ -36,13 +36,17 @@ const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs
 /// How often the clock is looked at while nothing is due: a machine may have been suspended.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 /// A certificate that is older than this is replaced if a controller does not take it.
-const YOUNG: Duration = Duration::from_secs(30);
+const YOUNG: Duration = Duration::from_secs(10);
+/// The least time between two renewals: the authority may be nearly over, and then certificates are short.
+const LEAST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The certificate of this node.
 pub(super) struct NodeEnrolment {
     files: EnrolmentFiles,
     beside: PathBuf,
     issued: Mutex<Option<NodeCertificate>>,
+    /// Why the certificate cannot be renewed, while that is so.
+    problem: Mutex<Option<String>>,
 }
 
 /// A certificate with its key.
@@ -72,23 +76,59 @@ impl NodeCertificate {
 
 impl NodeEnrolment {
     pub(super) fn new(files: EnrolmentFiles, beside: PathBuf) -> NodeEnrolment {
-        NodeEnrolment { files, beside, issued: Mutex::new(None) }
+        NodeEnrolment { files, beside, issued: Mutex::new(None), problem: Mutex::new(None) }
     }
 
     fn issued(&self) -> MutexGuard<'_, Option<NodeCertificate>> {
         self.issued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The certificate: a new one from this controller if there is none, or if it is time for another.
+    /// The certificate: a new one from this controller if there is none, or if controllers may not take it any more. One that is valid is
+    /// renewed while there is a stream, and not before: the API server may be away.
     pub(super) async fn certificate(&self, files: &PullFiles, host: &str) -> Result<Arc<CertifiedKey>, String> {
-        let renewed = match self.is_due() {
-            true => self.renew(files, host).await,
-            false => Ok(()),
-        };
+        if !self.is_doubted()
+            && let Some(valid) = self.valid()
+        {
+            return Ok(valid);
+        }
+        let renewed = self.renew(files, host).await;
+        self.tell(host, renewed.as_ref().err());
+        if let Some(issued) = &mut *self.issued() {
+            // Without another one it is shown again before the next try.
+            issued.is_doubted = false;
+        }
+        self.valid().ok_or_else(|| renewed.err().unwrap_or_else(|| "the certificate was issued for no time".to_owned()))
+    }
+
+    /// The certificate, if there is one that is valid.
+    pub(super) fn valid(&self) -> Option<Arc<CertifiedKey>> {
         let now = SystemTime::now();
-        let valid = self.issued().as_ref().filter(|issued| issued.is_valid(now)).map(|issued| issued.identity.clone());
-        // One that is valid is used for as long as there is no other.
-        valid.ok_or_else(|| renewed.err().unwrap_or_else(|| "the certificate was issued for no time".to_owned()))
+        self.issued().as_ref().filter(|issued| issued.is_valid(now)).map(|issued| issued.identity.clone())
+    }
+
+    fn is_doubted(&self) -> bool {
+        self.issued().as_ref().is_some_and(|issued| issued.is_doubted)
+    }
+
+    /// Why the certificate cannot be renewed, while that is so and it should be.
+    pub(super) fn problem(&self) -> Option<String> {
+        if !self.is_due() {
+            return None;
+        }
+        self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Keeps what hinders a renewal, and logs when that begins and when it ends.
+    fn tell(&self, host: &str, problem: Option<&String>) {
+        let mut known = self.problem.lock().unwrap_or_else(PoisonError::into_inner);
+        match (known.is_some(), problem) {
+            (false, Some(problem)) => {
+                tracing::warn!(controller = %host, %problem, "the certificate of this node cannot be renewed, it is tried again");
+            }
+            (true, None) => tracing::info!(controller = %host, "the certificate of this node is renewed again"),
+            _ => {}
+        }
+        *known = problem.map(|problem| format!("the certificate of this node cannot be renewed: {host}: {problem}"));
     }
 
     fn is_due(&self) -> bool {
@@ -96,7 +136,7 @@ impl NodeEnrolment {
         self.issued().as_ref().is_none_or(|issued| issued.is_due(now))
     }
 
-    /// A connection with the certificate has failed: it may be one that controllers do not take any more.
+    /// A controller has refused the certificate: it may be one that controllers do not take any more.
     pub(super) fn doubt(&self) {
         if let Some(issued) = &mut *self.issued()
             && issued.age(SystemTime::now()).is_none_or(|age| age >= YOUNG)
@@ -205,16 +245,11 @@ impl RenewalTask {
                 if !enrolment.is_due() {
                     continue;
                 }
-                match enrolment.renew(&files, &host).await {
-                    Ok(()) => failures = 0,
-                    Err(problem) => {
-                        failures += 1;
-                        if failures == 1 {
-                            tracing::warn!(controller = %host, %problem, "the certificate of this node cannot be renewed, it is tried again");
-                        }
-                        sleep(PAUSES.after(failures).mul_f64(rand::random_range(0.5..1.5))).await;
-                    }
-                }
+                let renewed = enrolment.renew(&files, &host).await;
+                enrolment.tell(&host, renewed.as_ref().err());
+                failures = if renewed.is_ok() { 0 } else { failures + 1 };
+                let pause = if failures == 0 { LEAST_PAUSE } else { PAUSES.after(failures) };
+                sleep(pause.mul_f64(rand::random_range(0.5..1.5))).await;
             }
         }))
     }
@@ -228,9 +263,11 @@ impl Drop for RenewalTask {
 
 #[cfg(test)]
 mod tests {
+    use weir_client::DnsSettings;
     use weir_testkit::Authority;
 
     use super::*;
+    use crate::document::{NodeCertificates, PullSettings};
 
     fn issued(now: SystemTime) -> NodeCertificate {
         let identity = Authority::new().identity_with(&["weir-node"], weir_testkit::KeyKind::Ecdsa, |params| {
@@ -281,6 +318,33 @@ mod tests {
         *enrolment.issued() = Some(issued(SystemTime::now() - 2 * YOUNG));
         assert!(!enrolment.is_due());
         enrolment.doubt();
-        assert!(enrolment.is_due());
+        assert!(enrolment.is_due() && enrolment.valid().is_some(), "it is shown while there is no other");
+    }
+
+    #[tokio::test]
+    async fn a_certificate_that_is_valid_is_shown_without_asking_for_another() {
+        let files = EnrolmentFiles { token: "absent".into(), authorities: "ca.crt".into() };
+        let enrolment = NodeEnrolment::new(files.clone(), PathBuf::from("/nowhere"));
+        let pulled = PullFiles {
+            settings: PullSettings {
+                hosts: Vec::new(),
+                server_name: None,
+                certificates: NodeCertificates::Enrolment(files),
+            },
+            beside: PathBuf::from("/nowhere"),
+            dns: DnsSettings::default(),
+            enrolment: None,
+        };
+        let host = "https://controller.invalid";
+        assert!(enrolment.certificate(&pulled, host).await.is_err(), "there is none, and no token");
+        assert!(enrolment.problem().is_some_and(|problem| problem.contains("/nowhere/absent")));
+        *enrolment.problem.lock().expect("no panic") = None;
+        *enrolment.issued() = Some(issued(SystemTime::now() - Duration::from_secs(20 * 3_600)));
+        assert!(enrolment.is_due() && enrolment.certificate(&pulled, host).await.is_ok());
+        assert_eq!(enrolment.problem(), None, "nothing was asked for");
+        enrolment.doubt();
+        assert!(enrolment.certificate(&pulled, host).await.is_ok());
+        assert!(enrolment.problem().is_some(), "another one was asked for");
+        assert!(!enrolment.is_doubted(), "it is shown again before the next try");
     }
 }

@@ -9,7 +9,8 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use weir_client::{
-    AnswerContent, CallSettings, HttpClient, HttpClientSettings, HttpProtocol, IdleConnections, ServerVerification,
+    AnswerContent, CallError, CallSettings, HttpClient, HttpClientSettings, HttpProtocol, IdleConnections,
+    ServerVerification,
 };
 use weir_kube::cluster::ControllerState;
 use weir_net::backoff::Backoff;
@@ -38,6 +39,8 @@ const FAREWELL: Duration = Duration::from_secs(1);
 const LOOK_FOR_WRITER: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
 /// The most bytes of an error of a controller that are told.
 const MOST_ERROR: usize = 300;
+/// What the error says of a handshake that the other end has refused.
+const ALERT: &str = "received fatal alert";
 
 /// Pulls the state until the store is dropped.
 pub(super) struct Puller {
@@ -60,12 +63,39 @@ struct KnownControllers {
 /// The store has been dropped.
 struct StoreDropped;
 
+/// Why a stream has not been opened.
+struct OpenFailure {
+    problem: String,
+    /// Whether the certificate of this node may be what the controller refuses: not if it cannot be reached, or is busy.
+    is_of_certificate: bool,
+}
+
+impl From<String> for OpenFailure {
+    fn from(problem: String) -> OpenFailure {
+        OpenFailure { problem, is_of_certificate: false }
+    }
+}
+
+impl From<CallError> for OpenFailure {
+    fn from(error: CallError) -> OpenFailure {
+        // With TLS 1.3 a handshake is over for the client before its certificate is verified: a refusal breaks the connection.
+        let is_of_certificate = match &error {
+            CallError::Broken { .. } => true,
+            CallError::Tls { .. } => error.to_string().contains(ALERT),
+            _ => false,
+        };
+        OpenFailure { problem: error.to_string(), is_of_certificate }
+    }
+}
+
 /// An open stream of a controller.
 struct PullSession {
     calls: ControllerCalls,
     lines: LineReader,
     stream: String,
     statuses: StatusWriting,
+    /// Whether all of the state has been read.
+    has_state: bool,
     pairs: RevisionPairs,
     told: Option<ServedReport>,
     /// Renews the certificate of this node, if this controller issues it.
@@ -159,6 +189,7 @@ impl Puller {
         match line {
             StateLine::State { statuses, .. } => {
                 session.statuses = statuses;
+                session.has_state = false;
                 session.lines.begin_state();
                 self.followed.begin_all();
             }
@@ -166,11 +197,17 @@ impl Puller {
             StateLine::Delete(key) => self.followed.remove(key),
             StateLine::End(revision) => {
                 session.lines.begin_state();
-                self.mailbox.state(true, session.calls.host(), None);
+                session.has_state = true;
+                self.mailbox.state(true, session.calls.host(), self.controllers.problem());
                 session.pairs.add(self.followed.publish(), revision);
                 return Ok(true);
             }
-            StateLine::Beat(statuses) => session.statuses = statuses,
+            StateLine::Beat(statuses) => {
+                session.statuses = statuses;
+                if session.has_state {
+                    self.mailbox.state(true, session.calls.host(), self.controllers.problem());
+                }
+            }
             StateLine::Ended(reason) => return Err(format!("it has ended the stream: {reason}")),
             StateLine::Unknown => {}
         }
@@ -195,6 +232,11 @@ impl Puller {
 }
 
 impl KnownControllers {
+    /// What is wrong though there is a stream.
+    fn problem(&self) -> Option<String> {
+        self.files.enrolment.as_ref().and_then(|enrolment| enrolment.problem())
+    }
+
     fn count(&self) -> u32 {
         u32::try_from(self.files.settings.hosts.len()).unwrap_or(1).max(1)
     }
@@ -273,12 +315,15 @@ impl PullSession {
     /// Opens a stream on a connection of its own, with the certificates as they are in the files now.
     /// With `if_writer`, a controller that does not write the statuses refuses.
     async fn open(files: &PullFiles, host: &str, node: &str, if_writer: bool) -> Result<PullSession, String> {
-        let terms = terms::of_node(files, host).await?;
+        // A look for the writer must not take long.
+        let terms = terms::of_node(files, host, !if_writer).await?;
         let opened = PullSession::open_with(terms, files, host, node, if_writer).await;
-        if let (Err(_), false, Some(enrolment)) = (&opened, if_writer, &files.enrolment) {
-            enrolment.doubt();
-        }
-        opened
+        opened.map_err(|failure| {
+            if let (true, Some(enrolment)) = (failure.is_of_certificate, &files.enrolment) {
+                enrolment.doubt();
+            }
+            failure.problem
+        })
     }
 
     async fn open_with(
@@ -287,7 +332,7 @@ impl PullSession {
         host: &str,
         node: &str,
         if_writer: bool,
-    ) -> Result<PullSession, String> {
+    ) -> Result<PullSession, OpenFailure> {
         let client = HttpClient::new(HttpClientSettings { dns: files.dns.clone(), ..HttpClientSettings::default() });
         let how = CallSettings {
             connect_timeout: CONNECT,
@@ -309,15 +354,16 @@ impl PullSession {
         if status != StatusCode::OK {
             let said = content.next().await.ok().flatten().unwrap_or_default();
             let said = String::from_utf8_lossy(&said[..said.len().min(MOST_ERROR)]).trim().to_owned();
-            return Err(format!("it answers with {status}: {said}"));
+            let is_of_certificate = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+            return Err(OpenFailure { problem: format!("it answers with {status}: {said}"), is_of_certificate });
         }
         let mut lines = LineReader::new(content);
         let StateLine::State { stream, statuses, .. } = lines.next().await? else {
-            return Err("its stream does not begin with a state; is it a controller of Weir?".to_owned());
+            return Err("its stream does not begin with a state; is it a controller of Weir?".to_owned().into());
         };
         let renewal = files.enrolment.as_ref().map(|_| RenewalTask::start(files.clone(), host.to_owned()));
         let pairs = RevisionPairs::default();
-        Ok(PullSession { calls, lines, stream, statuses, pairs, told: None, _renewal: renewal })
+        Ok(PullSession { calls, lines, stream, statuses, has_state: false, pairs, told: None, _renewal: renewal })
     }
 
     /// Says that this node ends, so that it is not waited for. If that cannot be said, it is waited for a short time.
@@ -380,6 +426,28 @@ impl LineReader {
             let piece = piece.map_err(|error| error.to_string())?.ok_or("it has ended the stream")?;
             self.heard = Instant::now();
             self.buffer.extend_from_slice(&piece);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn a_controller_that_cannot_be_reached_says_nothing_of_the_certificate() {
+        let (host, address) = ("a.test".into(), ([127, 0, 0, 1], 1).into());
+        let error = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let refused = OpenFailure::from(CallError::Connect { host, address, error });
+        assert!(!refused.is_of_certificate);
+        let timed_out = CallError::AnswerTimedOut { origin: "a.test".into(), after: SILENCE };
+        assert!(!OpenFailure::from(timed_out).is_of_certificate);
+        for (told, expected) in [("received fatal alert: CertificateExpired", true), ("unexpected end of file", false)]
+        {
+            let failure = CallError::Tls { host: "a.test".into(), address, error: io::Error::other(told) };
+            assert_eq!(OpenFailure::from(failure).is_of_certificate, expected, "{told}");
         }
     }
 }

@@ -12,8 +12,9 @@ use crate::document::{MutualTlsFiles, NodeCertificates};
 /// The time for a connection with its TLS handshake.
 pub(super) const CONNECT: Duration = Duration::from_secs(3);
 
-/// That of a node that has proved itself: a certificate that controllers issue is asked for from this one if it is due.
-pub(super) async fn of_node(files: &PullFiles, host: &str) -> Result<TlsConnector, String> {
+/// That of a node that has proved itself. A certificate that controllers issue is asked for from this one if there is none and
+/// `may_enrol`.
+pub(super) async fn of_node(files: &PullFiles, host: &str, may_enrol: bool) -> Result<TlsConnector, String> {
     let (identity, authorities) = match (&files.settings.certificates, &files.enrolment) {
         (NodeCertificates::Files(MutualTlsFiles { cert, key, authorities }), _) => {
             let place = "store.controller.tls";
@@ -23,7 +24,11 @@ pub(super) async fn of_node(files: &PullFiles, host: &str) -> Result<TlsConnecto
             (tls::certified(chain, &read(files, place, key)?).map_err(|error| wrong(key, &error))?, authorities)
         }
         (NodeCertificates::Enrolment(of_node), Some(enrolment)) => {
-            (enrolment.certificate(files, host).await?, &of_node.authorities)
+            let identity = match may_enrol {
+                true => enrolment.certificate(files, host).await?,
+                false => enrolment.valid().ok_or("there is no valid certificate")?,
+            };
+            (identity, &of_node.authorities)
         }
         (NodeCertificates::Enrolment(_), None) => return Err("this node cannot enrol".to_owned()),
     };
