@@ -27,6 +27,8 @@ pub struct ServedCluster {
     address: String,
     feed: StateFeed,
     issuer: Option<CertificateIssuer>,
+    /// What renews the certificates.
+    issuing: Option<tokio::task::JoinHandle<()>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -50,12 +52,10 @@ impl ServedCluster {
         let make = |issue| CertificateIssuer::new(Arc::clone(&server), runtime.handle().clone(), issue);
         let issuer = issue.map(make).transpose();
         let issuer = issuer.map_err(|problem| StoreFailure::new(problem, "check `controller.issue`"))?;
-        if let Some(issuer) = &issuer {
-            runtime.spawn(issuer.clone().run());
-        }
+        let issuing = issuer.as_ref().map(|issuer| runtime.spawn(issuer.clone().run()));
         let settings = controller_settings(settings, name, plugins);
         let mut served = ServedCluster::start(runtime, server, address, settings)?;
-        served.issuer = issuer;
+        (served.issuer, served.issuing) = (issuer, issuing);
         Ok(served)
     }
 
@@ -74,7 +74,7 @@ impl ServedCluster {
         let run = move || run(&runtime, controller, &of_thread, stopped);
         let thread = thread::Builder::new().name("weir-kubernetes".to_owned()).spawn(run);
         let thread = thread.map_err(|error| StoreFailure::new(format!("a thread cannot be started: {error}"), ""))?;
-        Ok(ServedCluster { address, feed, issuer: None, stop: Some(stop), thread: Some(thread) })
+        Ok(ServedCluster { address, feed, issuer: None, issuing: None, stop: Some(stop), thread: Some(thread) })
     }
 
     /// The state for nodes.
@@ -87,9 +87,11 @@ impl ServedCluster {
         self.issuer.as_ref()
     }
 
-    /// Whether the cluster is not followed any more, by a fault of the program: the state would stay as it is.
+    /// Whether the cluster is not followed any more, or certificates are not renewed any more, by a fault of the program: the state, or the
+    /// certificate, would stay as it is.
     pub fn has_ended(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+        let is_issuing = self.issuing.as_ref().is_none_or(|task| !task.is_finished());
+        !is_issuing || self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// The URL of the API server.
