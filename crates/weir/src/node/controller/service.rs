@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Method, Response, StatusCode};
 use serde_json::Value;
 use weir_control::document::NodeNames;
@@ -78,7 +78,9 @@ impl ControllerService {
             (_, "/v1/state" | "/v1/nodes") => whole(not_allowed("GET")),
             (_, "/v1/report") => whole(not_allowed("POST")),
             _ => {
-                whole(status::text(StatusCode::NOT_FOUND, "the paths are /v1/state /v1/report /v1/nodes\n".to_owned()))
+                let more = if self.issuer.is_some() { " /v1/certificate" } else { "" };
+                let told = format!("the paths are /v1/state /v1/report /v1/nodes{more}\n");
+                whole(status::text(StatusCode::NOT_FOUND, told))
             }
         }
     }
@@ -87,7 +89,7 @@ impl ControllerService {
     fn refusal(&self, certificate: Option<&CertificateDer<'static>>) -> Option<Response<Bytes>> {
         if certificate.is_none() && self.issuer.is_some() {
             let problem = "a client certificate is needed: POST /v1/certificate, with a token, issues it\n".to_owned();
-            return Some(status::text(StatusCode::UNAUTHORIZED, problem));
+            return Some(unauthorized(problem));
         }
         let names = certificate.map(tls::identities).unwrap_or_default();
         if names.iter().any(|name| self.node_names.has(name)) {
@@ -184,7 +186,7 @@ async fn certificate(issuer: &CertificateIssuer, request: ServerRequest) -> Resp
         return not_allowed("POST");
     }
     let token = request.head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let token = token.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default().trim().to_owned();
+    let token = token.and_then(bearer_token).unwrap_or_default().to_owned();
     let client = match request.peer {
         ServerPeer::Tcp { remote, .. } => remote.ip(),
         ServerPeer::Unix => IpAddr::from([127, 0, 0, 1]),
@@ -203,12 +205,25 @@ async fn certificate(issuer: &CertificateIssuer, request: ServerRequest) -> Resp
             let problem = format!("{refused}\n");
             match refused {
                 EnrolmentRefusal::Request(_) => status::text(StatusCode::BAD_REQUEST, problem),
-                EnrolmentRefusal::Token(_) => status::text(StatusCode::UNAUTHORIZED, problem),
+                EnrolmentRefusal::Token(_) => unauthorized(problem),
                 EnrolmentRefusal::Account(_) => status::text(StatusCode::FORBIDDEN, problem),
                 EnrolmentRefusal::Later(_) => unavailable(problem),
             }
         }
     }
+}
+
+/// The token in a header `Authorization`. The scheme is not case-sensitive (RFC 9110 section 11.1).
+fn bearer_token(value: &str) -> Option<&str> {
+    let (scheme, token) = value.trim().split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// Says by which scheme a client proves itself.
+fn unauthorized(problem: String) -> Response<Bytes> {
+    let mut refused = status::text(StatusCode::UNAUTHORIZED, problem);
+    refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    refused
 }
 
 /// Who opens a stream, from the query: `node` and `version`; and whether only the controller that writes the statuses is meant, by
@@ -248,5 +263,20 @@ struct FeedStream(StateStream);
 impl AnswerStream for FeedStream {
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         self.0.poll_piece(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bearer_token;
+
+    #[test]
+    fn a_token_is_read_whatever_the_case_of_its_scheme() {
+        for good in ["Bearer a", "bearer a", "BEARER  a "] {
+            assert_eq!(bearer_token(good), Some("a"), "{good}");
+        }
+        for other in ["a", "Basic a", "", "Bearer"] {
+            assert_eq!(bearer_token(other), None, "{other}");
+        }
     }
 }
