@@ -183,9 +183,11 @@ keys! {
         required("write `accounts: [weir-system/weir]`"), example("[weir-system/weir]");
     /// The audience that tokens of nodes must be made for.
     audience: Or<Text> = text(1, LONGEST_OBJECT).or("weir-controller"), own();
-    /// How long a certificate is valid. It is renewed after two thirds of that.
+    /// How long a certificate is valid. A node renews it after about two thirds of that, a controller after a quarter. Less than an hour is
+    /// for tests: renewals need time.
     lifetime: Or<Time> = time().between(Duration::from_secs(1), Duration::from_secs(30 * DAY)).or(Duration::from_secs(DAY)), own();
-    /// How long an authority is valid: at least eight times as long as a certificate.
+    /// How long an authority is valid: at least eight times as long as a certificate. Nodes have a quarter of it to learn the next one, for
+    /// which kubelets need minutes: less than a day is for tests.
     authority_lifetime: Or<Time> = time().between(Duration::from_secs(8), Duration::from_secs(3_650 * DAY)).or(Duration::from_secs(90 * DAY)), own();
 }
 
@@ -205,6 +207,8 @@ keys! {
 }
 
 const DAY: u64 = 24 * 60 * 60;
+/// The ConfigMap that a cluster has in each namespace.
+const CLUSTER_AUTHORITY: &str = "kube-root-ca.crt";
 /// The longest name of an object of Kubernetes.
 const LONGEST_OBJECT: usize = 253;
 
@@ -276,6 +280,12 @@ fn read_issue(fields: &MapReader) -> Option<IssueSettings> {
         lifetime: fields.value(&ISSUE.lifetime),
         authority_lifetime: fields.value(&ISSUE.authority_lifetime),
     };
+    if &*settings.config_map == CLUSTER_AUTHORITY
+        && let Some(at) = fields.get(&ISSUE.config_map)
+    {
+        let told = format!("`{CLUSTER_AUTHORITY}` is the ConfigMap with the authority of the cluster");
+        at.report_advising(told, "name one that only the controllers write");
+    }
     if settings.authority_lifetime < settings.lifetime * 8 {
         let told = "has an `authority_lifetime` of less than eight times its `lifetime`";
         fields
@@ -421,6 +431,7 @@ mod tests {
         let issue = |more: &str| of(&format!("issue: {{ names: [a.svc], accounts: [ns/weir]{more} }}"));
         assert_eq!(issue(", lifetime: 1h, authority_lifetime: 8h"), [""; 0]);
         assert!(issue(", lifetime: 1h, authority_lifetime: 7h")[0].contains("less than eight times"));
+        assert!(issue(", config_map: kube-root-ca.crt")[0].contains("authority of the cluster"));
         assert!(of("issue: { names: [a.svc] }")[0].contains("has no `accounts`"));
         assert!(of("issue: { names: ['a b'], accounts: [ns/weir] }")[0].contains("is not a DNS name"));
         assert!(of("issue: { accounts: [ns/weir] }")[0].contains("has no `names`"));
