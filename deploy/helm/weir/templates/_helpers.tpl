@@ -95,7 +95,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and .Values.controller.enabled (ne (empty $tls.controllerSecret) (empty $tls.nodeSecret)) -}}
 {{- fail "controller.tls needs both controllerSecret and nodeSecret, or neither: then the controllers issue certificates" -}}
 {{- end -}}
-{{- if and .Values.controller.enabled (empty $tls.controllerSecret) -}}true{{- end -}}
+{{- if and .Values.controller.enabled (empty $tls.controllerSecret) -}}
+{{- if ne (toJson .Values.controller.nodeNames) (toJson (list "weir-node")) -}}
+{{- fail "controller.nodeNames has no effect while the controllers issue certificates: remove it, or give certificates by controller.tls" -}}
+{{- end -}}
+true
+{{- end -}}
 {{- end -}}
 
 {{/* The Secret with the authority of the controllers, and the ConfigMap with the public half of it. */}}
