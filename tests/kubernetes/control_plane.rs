@@ -336,7 +336,11 @@ impl ControlPlane {
             "apiVersion": "v1", "kind": "Pod", "metadata": { "name": account, "namespace": NAMESPACE },
             "spec": {
                 "serviceAccountName": account, "automountServiceAccountToken": false,
-                "containers": [{ "name": "weir", "image": "weir" }],
+                "securityContext": { "runAsNonRoot": true, "seccompProfile": { "type": "RuntimeDefault" } },
+                "containers": [{
+                    "name": "weir", "image": "weir",
+                    "securityContext": { "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } },
+                }],
             },
         });
         let (status, answer) = self.ask("POST", &format!("/api/v1/namespaces/{NAMESPACE}/pods"), Some(&pod));
