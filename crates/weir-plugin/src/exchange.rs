@@ -25,6 +25,7 @@ use crate::route_upstream::RouteUpstream;
 use crate::stop::Stop;
 use crate::tls::Tls;
 
+mod bare;
 mod logged;
 mod masked;
 mod post_path;
@@ -32,6 +33,7 @@ mod stream_variables;
 mod uri_parameters;
 mod variables;
 
+pub use bare::BareExchange;
 pub use logged::LoggedExchange;
 pub use masked::BodyMask;
 pub use uri_parameters::{UriParameters, UriTemplate, uri_fits};

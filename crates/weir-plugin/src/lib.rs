@@ -54,8 +54,8 @@ pub use definition::{
     HasMetadata, MetadataEntry, PluginMetadata, Registry, SecretFields, Services, Stage,
 };
 pub use exchange::{
-    AttemptRecord, BodyMask, ClientFacts, ClientProtocol, Exchange, Kept, KeptContent, LoggedExchange, MatchedRoute,
-    NoteKey, Notes, PluginTurn, RetryRewrite, RouteFacts, Routes, UriParameters, UriTemplate, uri_fits,
+    AttemptRecord, BareExchange, BodyMask, ClientFacts, ClientProtocol, Exchange, Kept, KeptContent, LoggedExchange,
+    MatchedRoute, NoteKey, Notes, PluginTurn, RetryRewrite, RouteFacts, Routes, UriParameters, UriTemplate, uri_fits,
 };
 pub use forwarding::TrustedForwarding;
 pub use held::{Held, HeldBudget, HeldLimits};

@@ -30,7 +30,7 @@ pub(crate) async fn tunneled(
 }
 
 /// The upstream of a tunnel, which counts the bytes that pass. A client's pipe counts its own.
-pub(crate) struct CountingPipe<'a, P> {
+struct CountingPipe<'a, P> {
     pipe: &'a mut P,
     metrics: &'a WorkerMetrics,
     received: u64,
@@ -38,7 +38,7 @@ pub(crate) struct CountingPipe<'a, P> {
 }
 
 impl<'a, P> CountingPipe<'a, P> {
-    pub(crate) fn new(pipe: &'a mut P, metrics: &'a WorkerMetrics) -> CountingPipe<'a, P> {
+    fn new(pipe: &'a mut P, metrics: &'a WorkerMetrics) -> CountingPipe<'a, P> {
         CountingPipe { pipe, metrics, received: 0, sent: 0 }
     }
 }

@@ -119,14 +119,14 @@ impl StreamClient for Accepted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context::served_exchange::ServedExchange;
 
+    /// The runtime adds about a hundred bytes to the task, and half a kilobyte for both sockets.
     #[test]
-    fn an_idle_stream_takes_less_than_two_kilobytes() {
+    fn an_idle_stream_takes_one_kilobyte_beside_its_sockets() {
         fn bytes_of<F: Future>(_: impl FnOnce(Accepted) -> F) -> usize {
             size_of::<F>()
         }
-        let (task, exchange) = (bytes_of(serve), size_of::<ServedExchange>());
-        assert!(task + exchange < 2048, "{task} + {exchange}");
+        let task = bytes_of(serve);
+        assert!(task <= 900, "{task}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use super::served_exchange::ServedExchange;
+use super::served_exchange::{ServedExchange, StreamExchange};
 
 /// The most bytes read from a socket at once.
 pub(crate) const READ_BYTES: usize = 64 * 1024;
@@ -59,6 +59,13 @@ impl Buffers {
         if exchanges.len() < KEEP && exchange.capacity() <= KEPT_EXCHANGE {
             exchanges.push(exchange);
         }
+    }
+
+    /// Takes from the exchange of a stream what is needed while its bytes are carried; another one can use the rest.
+    pub(crate) fn put_stream_aside(&self, mut exchange: Box<ServedExchange>) -> StreamExchange {
+        let stream = exchange.take_stream();
+        self.recycle_exchange(exchange);
+        stream
     }
 
     /// Keeps bytes that a peer does not take yet, or that are not a complete head yet.

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use weir_plugin::{Exchange, Filters, MessageFilter};
+use weir_plugin::{BareExchange, Exchange, Filters, MessageFilter};
 use weir_proto::websocket::DeflateTerms;
 
 use super::kept_content::ResentContent;
@@ -34,6 +34,13 @@ pub(crate) struct ServedExchange {
     pub opening: Option<Box<WebSocketOpening>>,
     /// Bytes that the upstream sent right after its 101: the first of the tunnel.
     pub early: Vec<u8>,
+}
+
+/// The exchange of a stream while its bytes are carried. A connection may be open for days, so it is kept small.
+pub(crate) struct StreamExchange {
+    pub bare: BareExchange,
+    observed: bool,
+    measured: bool,
 }
 
 /// A WebSocket whose messages plugins want to see, before it is established.
@@ -68,6 +75,18 @@ impl ServedExchange {
     /// Content that was read from the client for an earlier attempt is gone, so that no other attempt can follow.
     pub(crate) fn is_content_lost(&self) -> bool {
         self.body_taken != ContentTaken::Nothing && self.request_body().is_none() && self.kept_content.is_none()
+    }
+
+    /// Takes what a stream needs while its bytes are carried. It has no content, so all else is as in a new exchange.
+    pub(crate) fn take_stream(&mut self) -> StreamExchange {
+        StreamExchange { bare: self.exchange.take_bare(), observed: self.observed, measured: self.measured }
+    }
+
+    /// Puts back what was taken, into any empty exchange.
+    pub(crate) fn put_back(&mut self, stream: StreamExchange) {
+        let StreamExchange { bare, observed, measured } = stream;
+        self.exchange.put_back(bare);
+        (self.observed, self.measured) = (observed, measured);
     }
 
     /// Resets it for another exchange; its memory is kept.

@@ -12,6 +12,7 @@ mod queue;
 mod queue_order;
 pub(crate) mod secure;
 mod shared_queue;
+mod stream;
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::{HashMap, VecDeque};
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::time::error::Elapsed;
 use weir_net::proxy_protocol;
 use weir_net::stream::Stream;
 use weir_plugin::{Exchange, Stop};
@@ -44,6 +46,7 @@ use machine::{IdleConnection, KeptConnections, MachineKey, UpstreamMachine};
 pub(crate) use permit::Permit;
 use queue::WaitQueue;
 pub(crate) use shared_queue::{QueueSeats, SharedQueue};
+pub(crate) use stream::StreamConnection;
 
 /// The machines of one worker, by address and by how they are connected to. They are kept across snapshots.
 #[derive(Default)]
@@ -518,7 +521,12 @@ async fn within_timeout<T>(
     patience: Duration,
     connecting: impl Future<Output = Result<T, Stop>>,
 ) -> Result<T, Stop> {
-    let connected = Box::pin(tokio::time::timeout(patience, connecting)).await.unwrap_or(Err(Stop::ConnectTimeout));
+    connected(worker, Box::pin(tokio::time::timeout(patience, connecting)).await)
+}
+
+/// What a connection that had to be open in time has come to.
+fn connected<T>(worker: &WorkerContext, in_time: Result<Result<T, Stop>, Elapsed>) -> Result<T, Stop> {
+    let connected = in_time.unwrap_or(Err(Stop::ConnectTimeout));
     if connected.is_err() {
         worker.metrics.upstream_connect_failures.increment();
     }

@@ -17,8 +17,8 @@ pub(crate) struct Direction {
     is_shut: bool,
     received: u64,
     sent: u64,
-    /// The frame boundaries, if it is a WebSocket.
-    frames: Option<FrameBoundary>,
+    /// The frame boundaries, if it is a WebSocket. Boxed, since the bytes of a stream have none.
+    frames: Option<Box<FrameBoundary>>,
 }
 
 /// The end of a direction at which it broke.
@@ -33,7 +33,7 @@ pub(crate) enum BrokenEnd {
 impl Direction {
     /// `held`: bytes that were received before the tunnel began.
     pub(crate) fn new(held: Vec<u8>, is_websocket: bool) -> Direction {
-        let mut frames = is_websocket.then(FrameBoundary::default);
+        let mut frames = is_websocket.then(Box::<FrameBoundary>::default);
         frames.iter_mut().for_each(|frames| frames.pass(&held));
         Direction { received: held.len() as u64, held, frames, ..Direction::default() }
     }
@@ -59,7 +59,7 @@ impl Direction {
 
     /// Whether a frame of the gateway can be inserted here: all that was received has been sent, up to the end of a frame.
     pub(crate) fn is_between_frames(&self) -> bool {
-        self.held.is_empty() && !self.has_ended && self.frames.is_some_and(|frames| frames.is_between_frames())
+        self.held.is_empty() && !self.has_ended && self.frames.as_ref().is_some_and(|frames| frames.is_between_frames())
     }
 
     /// Sends a close frame and closes the receiver's half. What the receiver does not take at once is lost.

@@ -9,7 +9,7 @@ use weir_plugin::Stop;
 use super::{StreamClient, poll_stopped};
 use crate::context::WorkerContext;
 use crate::context::served_exchange::ServedExchange;
-use crate::endpoint::pool::{EndpointPool, Freshness, Permit, UpstreamConnection};
+use crate::endpoint::pool::{EndpointPool, Permit, StreamConnection};
 use crate::message::sides::until_client_disconnects;
 use crate::serve::attempt::{AttemptStart, Failure, attempt_record};
 use crate::serve::retry::Attempts;
@@ -22,7 +22,7 @@ pub(super) async fn connect<'w>(
     upstream: UpstreamView<'_>,
     client: &impl StreamClient,
     exchange: &mut ServedExchange,
-) -> Result<UpstreamConnection<'w>, Stop> {
+) -> Result<StreamConnection<'w>, Stop> {
     let UpstreamView { settings, state } = upstream;
     let mut attempts = Attempts::new(exchange, settings, worker.now_ns());
     state.retries.earn(settings.retry_budget);
@@ -52,11 +52,11 @@ async fn open<'w>(
     timeouts: Timeouts,
     exchange: &mut ServedExchange,
     started_ns: u64,
-) -> Result<UpstreamConnection<'w>, Stop> {
+) -> Result<StreamConnection<'w>, Stop> {
     let permit = permit(worker, endpoint, timeouts.connect, started_ns).await?;
     let start = AttemptStart::queued_since(started_ns, worker.now_ns());
     exchange.upstream = attempt_record(permit.endpoint(), exchange.upstream.attempts + 1, start);
-    permit.open(Freshness::New, timeouts, exchange).await
+    permit.connect_stream(timeouts, exchange).await
 }
 
 /// A permit for a stream at the endpoint, which it keeps as long as it is open.

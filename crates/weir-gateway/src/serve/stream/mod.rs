@@ -6,24 +6,28 @@ mod datagrams;
 mod record;
 mod relay;
 
+use std::future::poll_fn;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 
 use weir_net::listener::Transport;
 use weir_plugin::{Exchange, MatchedRoute, Stop};
 
-use crate::answer::upgrade::CountingPipe;
 use crate::certificates::Admission;
 use crate::context::frame::boxed;
 use crate::context::lifecycle::{ServicePhase, WorkerPhase};
 use crate::context::served_exchange::ServedExchange;
+use crate::endpoint::pool::StreamConnection;
 use crate::message::sides::Pipe;
 use crate::plugins::chain::Plugins;
 use crate::route::TakenStream;
 use crate::snapshot::{Snapshot, Target};
 use crate::worker::Worker;
 use crate::worker::snapshot::WorkerSnapshot;
+
+use relay::Relay;
 
 pub(crate) use datagrams::{DatagramSession, serve_session};
 
@@ -61,32 +65,40 @@ pub(crate) async fn serve_stream(
 ) {
     let current = worker.current(); // one configuration for the whole stream
     worker.metrics.streams_opened.increment();
-    let end = carry(worker, &current, client, &mut exchange).await;
+    // Boxed, since connecting is over before the long part of a stream's life.
+    let (mut connection, idle) = match boxed(|| open(worker, &current, client, &mut exchange)).await {
+        Ok(opened) => opened,
+        Err(stop) => {
+            client.abort();
+            return record::finish(worker, &current, exchange, Err(stop));
+        }
+    };
+    let mut relay = Relay::new(client.take_received(), idle, worker.now_ns());
+    let mut carried = worker.buffers.put_stream_aside(exchange);
+    let end = poll_fn(|context| relay.poll(context, worker, client, &mut connection, &mut carried.bare)).await;
+    let mut exchange = worker.buffers.take_exchange();
+    exchange.put_back(carried);
+    relay.finish(worker, &mut exchange);
     if end.is_err() {
+        connection.abort();
         client.abort();
     }
+    drop(connection);
     record::finish(worker, &current, exchange, end);
 }
 
-async fn carry(
-    worker: &Rc<Worker>,
+/// Connects to an endpoint; returns the connection, and how long nothing may come from either side.
+async fn open<'w>(
+    worker: &'w Rc<Worker>,
     current: &Rc<WorkerSnapshot>,
-    client: &mut impl StreamClient,
+    client: &impl StreamClient,
     exchange: &mut ServedExchange,
-) -> Result<(), Stop> {
+) -> Result<(StreamConnection<'w>, Duration), Stop> {
     let poll_leave = || poll_stopped(client.service());
     let (taken, number) = begin(worker, current, Transport::Tcp, poll_leave, exchange).await?;
     let upstream = current.upstream(number);
-    // Boxed, since connecting is over before the long part of a stream's life.
-    let mut connection = boxed(|| connect::connect(worker, upstream, client, exchange)).await?;
-    let idle = taken.idle_timeout.unwrap_or(upstream.settings.stream_idle_timeout);
-    let mut pipe = CountingPipe::new(connection.stream(), &worker.metrics);
-    let end = relay::both_ways(worker, client, &mut pipe, exchange, idle).await;
-    exchange.upstream.ended_ns = worker.now_ns();
-    if end.is_err() {
-        connection.stream().reset_on_drop();
-    }
-    end
+    let connection = connect::connect(worker, upstream, client, exchange).await?;
+    Ok((connection, taken.idle_timeout.unwrap_or(upstream.settings.stream_idle_timeout)))
 }
 
 /// Chooses the stream route and runs its plugins; returns it with the number of the upstream. Plugins that wait are left when

@@ -1,10 +1,9 @@
 //! Copies the bytes of a stream in both directions. A side that closes its half leaves the other direction open.
 
-use std::future::poll_fn;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use weir_plugin::{Exchange, Stop};
+use weir_plugin::{BareExchange, Exchange, Stop};
 
 use super::StreamClient;
 use crate::answer::tunnel::{BrokenEnd, Direction};
@@ -13,44 +12,60 @@ use crate::context::lifecycle::WorkerPhase;
 use crate::message::sides::Pipe;
 use crate::message::turn::ConnectionTurn;
 
-/// Ends without an error when both sides have closed. `idle`: how long nothing may come from either side.
-pub(super) async fn both_ways(
-    worker: &WorkerContext,
-    client: &mut impl StreamClient,
-    upstream: &mut impl Pipe,
-    exchange: &mut Exchange,
-    idle: Duration,
-) -> Result<(), Stop> {
-    let idle_ns = u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX);
-    let mut up = Direction::new(client.take_received(), false);
-    let mut down = Direction::new(Vec::new(), false);
-    let mut last_ns = worker.now_ns();
-    let end = poll_fn(|context| {
+/// The bytes between two connections.
+pub(super) struct Relay {
+    up: Direction,
+    down: Direction,
+    /// How long nothing may come from either side.
+    idle_ns: u64,
+    last_ns: u64,
+}
+
+impl Relay {
+    /// `received`: the first bytes of the client.
+    pub(super) fn new(received: Vec<u8>, idle: Duration, now_ns: u64) -> Relay {
+        let idle_ns = u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX);
+        let (up, down) = (Direction::new(received, false), Direction::new(Vec::new(), false));
+        Relay { up, down, idle_ns, last_ns: now_ns }
+    }
+
+    /// Ready without an error when both sides have closed.
+    pub(super) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        worker: &WorkerContext,
+        client: &mut impl StreamClient,
+        upstream: &mut impl Pipe,
+        exchange: &mut BareExchange,
+    ) -> Poll<Result<(), Stop>> {
         let now_ns = worker.wake_up();
         let mut turn = ConnectionTurn::default();
         loop {
-            let up_moved = up.poll(context, worker, client, upstream);
-            let down_moved = down.poll(context, worker, upstream, client);
-            match (up_moved, down_moved) {
+            let up_moved = self.up.poll(context, worker, client, upstream);
+            let down_moved = self.down.poll(context, worker, upstream, client);
+            match (&up_moved, &down_moved) {
                 (Poll::Ready(Err(BrokenEnd::Sender)), _) | (_, Poll::Ready(Err(BrokenEnd::Receiver))) => {
                     return Poll::Ready(Err(Stop::ClientGone));
                 }
                 (Poll::Ready(Err(_)), _) | (_, Poll::Ready(Err(_))) => return Poll::Ready(Err(Stop::UpstreamAborted)),
-                _ if up.is_shut() && down.is_shut() => return Poll::Ready(Ok(())),
-                (Poll::Pending, Poll::Pending) => break,
-                (_, down_moved) => {
-                    last_ns = now_ns;
-                    if down_moved.is_ready() && exchange.upstream.header_ns == 0 {
-                        exchange.upstream.header_ns = now_ns; // of the first byte
-                    }
-                    if turn.ends_with_piece(context) {
-                        break;
-                    }
-                }
+                _ => {}
+            }
+            if down_moved.is_ready() && exchange.upstream.header_ns == 0 {
+                exchange.upstream.header_ns = now_ns; // of the first byte
+            }
+            if self.up.is_shut() && self.down.is_shut() {
+                return Poll::Ready(Ok(()));
+            }
+            if up_moved.is_pending() && down_moved.is_pending() {
+                break;
+            }
+            self.last_ns = now_ns;
+            if turn.ends_with_piece(context) {
+                break;
             }
         }
         let leave_ns = client.service().leave_ns(exchange.client.connection);
-        let idle_end_ns = last_ns.saturating_add(idle_ns);
+        let idle_end_ns = self.last_ns.saturating_add(self.idle_ns);
         if client.service().phase() == WorkerPhase::Stopping || now_ns >= leave_ns {
             return Poll::Ready(Err(Stop::Shutdown));
         }
@@ -59,11 +74,14 @@ pub(super) async fn both_ways(
         }
         client.set_deadline(idle_end_ns.min(leave_ns));
         Poll::Pending
-    })
-    .await;
-    (exchange.request_bytes, exchange.upstream.bytes_sent) = up.bytes();
-    (exchange.upstream.bytes_received, exchange.response_bytes) = down.bytes();
-    up.release(&worker.buffers);
-    down.release(&worker.buffers);
-    end
+    }
+
+    /// Records what was carried.
+    pub(super) fn finish(mut self, worker: &WorkerContext, exchange: &mut Exchange) {
+        (exchange.request_bytes, exchange.upstream.bytes_sent) = self.up.bytes();
+        (exchange.upstream.bytes_received, exchange.response_bytes) = self.down.bytes();
+        exchange.upstream.ended_ns = worker.now_ns();
+        self.up.release(&worker.buffers);
+        self.down.release(&worker.buffers);
+    }
 }
