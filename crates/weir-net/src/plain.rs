@@ -23,13 +23,39 @@ pub(crate) fn poll_read(stream: &TcpStream, context: &mut Context<'_>, buffer: &
     }
 }
 
+/// Reads without waiting, after a read that has not filled its buffer. Makes a system call only if the poller has seen that the
+/// peer has closed, or an event since that read. `None`: there is nothing.
+pub(crate) fn read_on(stream: &TcpStream, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+    let length = buffer.len();
+    if length == 0 {
+        return None;
+    }
+    let received = attempt(stream, Interest::READABLE, length, || {
+        rustix::net::recv(stream, &mut *buffer, RecvFlags::empty()).map(|(count, _)| count)
+    });
+    match received {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+        received => Some(received),
+    }
+}
+
 /// Writes as many of `bytes` as the socket accepts. When pending, the task is woken once it accepts more. Readiness is polled
 /// only after an attempt, which nearly always writes everything. This skips tokio's cooperative budget, too; a task that writes
 /// without end also reads, and yields there.
 pub(crate) fn poll_write(stream: &TcpStream, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    poll_send(stream, context, bytes, SendFlags::NOSIGNAL)
+}
+
+/// The same, for bytes after which the writing direction is ended at once: the kernel keeps a last part that fills no segment for the
+/// segment that tells the end.
+pub(crate) fn poll_write_last(stream: &TcpStream, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    poll_send(stream, context, bytes, SendFlags::NOSIGNAL | SendFlags::MORE)
+}
+
+#[inline]
+fn poll_send(stream: &TcpStream, context: &mut Context<'_>, bytes: &[u8], flags: SendFlags) -> Poll<io::Result<usize>> {
     loop {
-        let sent =
-            attempt(stream, Interest::WRITABLE, bytes.len(), || rustix::net::send(stream, bytes, SendFlags::NOSIGNAL));
+        let sent = attempt(stream, Interest::WRITABLE, bytes.len(), || rustix::net::send(stream, bytes, flags));
         match sent {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             sent => return Poll::Ready(sent),

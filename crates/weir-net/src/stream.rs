@@ -10,7 +10,7 @@ use rustix::net::Shutdown;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
-use crate::plain::{poll_read, poll_write};
+use crate::plain::{poll_read, poll_write, poll_write_last, read_on};
 use crate::tls::TlsSession;
 
 /// One connection, to a client or an upstream.
@@ -46,6 +46,29 @@ impl Stream {
             None => poll_write(&self.tcp, context, bytes),
             Some(session) => session.poll_write(&self.tcp, context, bytes),
         }
+    }
+
+    /// Reads without waiting, after a read that has not filled its buffer; `None` if there is nothing, or it is not known. It finds
+    /// the end that has come with the bytes, without a system call if it has not.
+    pub fn read_on(&mut self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+        match &self.tls {
+            None => read_on(&self.tcp, buffer),
+            Some(_) => None,
+        }
+    }
+
+    /// Writes bytes after which the writing direction is ended at once, so that both can leave in one segment.
+    pub fn poll_write_last(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match &self.tls {
+            None => poll_write_last(&self.tcp, context, bytes),
+            Some(_) => self.poll_write(context, bytes),
+        }
+    }
+
+    /// Whether dropping the stream tells the peer the same as ending the writing direction, if everything that the peer has sent is
+    /// read.
+    pub fn is_ended_by_drop(&self) -> bool {
+        self.tls.is_none()
     }
 
     /// Ends the writing direction. Reading remains possible.
@@ -153,6 +176,31 @@ mod tests {
             }
         }
         assert_eq!(all, b"last");
+    }
+
+    #[tokio::test]
+    async fn an_end_is_found_with_the_bytes_before_it_and_only_then() {
+        let (mut stream, mut peer) = connected();
+        let mut buffer = [0; 64];
+        peer.write_all(b"first").unwrap();
+        assert_eq!(poll_fn(|context| stream.poll_read(context, &mut buffer)).await.unwrap(), 5);
+        assert!(stream.read_on(&mut buffer).is_none(), "there is nothing");
+        assert!(stream.read_on(&mut []).is_none(), "no room is no end");
+        peer.write_all(b"last").unwrap();
+        drop(peer);
+        assert_eq!(poll_fn(|context| stream.poll_read(context, &mut buffer)).await.unwrap(), 4);
+        assert!(stream.read_on(&mut []).is_none(), "no room is no end");
+        assert_eq!(stream.read_on(&mut buffer).map(Result::ok), Some(Some(0)));
+    }
+
+    #[tokio::test]
+    async fn last_bytes_arrive_with_the_end() {
+        let (mut stream, mut peer) = connected();
+        let sent = poll_fn(|context| stream.poll_write_last(context, b"last")).await.unwrap();
+        poll_fn(|context| stream.poll_shutdown(context)).await.unwrap();
+        let mut all = Vec::new();
+        peer.read_to_end(&mut all).unwrap();
+        assert_eq!((sent, &*all), (4, &b"last"[..]));
     }
 
     #[tokio::test]

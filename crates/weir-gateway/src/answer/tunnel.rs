@@ -50,8 +50,8 @@ pub(crate) async fn run(
         let mut turn = ConnectionTurn::default();
         loop {
             let client = client.pipe();
-            let up_moved = up.poll(context, worker, client, upstream);
-            let down_moved = down.poll(context, worker, upstream, client);
+            let up_moved = up.poll(context, &worker.buffers, client, upstream);
+            let down_moved = down.poll(context, &worker.buffers, upstream, client);
             match (up_moved, down_moved) {
                 (Poll::Ready(Err(_)), _) | (_, Poll::Ready(Err(_))) => return Poll::Ready(()),
                 _ if up.is_shut() && down.is_shut() => return Poll::Ready(()),

@@ -41,25 +41,50 @@ impl<'a, P> CountingPipe<'a, P> {
     fn new(pipe: &'a mut P, metrics: &'a WorkerMetrics) -> CountingPipe<'a, P> {
         CountingPipe { pipe, metrics, received: 0, sent: 0 }
     }
+
+    fn count_received(&mut self, count: usize) {
+        self.received += count as u64;
+        self.metrics.upstream_bytes_received.add(count as u64);
+    }
+
+    fn count_sent(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(count)) = written {
+            self.sent += count as u64;
+            self.metrics.upstream_bytes_sent.add(count as u64);
+        }
+        written
+    }
 }
 
 impl<P: Pipe> Pipe for CountingPipe<'_, P> {
     fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         let read = self.pipe.poll_read(context, buffer);
         if let Poll::Ready(Ok(count)) = read {
-            self.received += count as u64;
-            self.metrics.upstream_bytes_received.add(count as u64);
+            self.count_received(count);
         }
         read
     }
 
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = self.pipe.poll_write(context, bytes);
-        if let Poll::Ready(Ok(count)) = written {
-            self.sent += count as u64;
-            self.metrics.upstream_bytes_sent.add(count as u64);
+        self.count_sent(written)
+    }
+
+    fn read_on(&mut self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+        let read = self.pipe.read_on(buffer);
+        if let Some(Ok(count)) = read {
+            self.count_received(count);
         }
-        written
+        read
+    }
+
+    fn poll_write_last(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = self.pipe.poll_write_last(context, bytes);
+        self.count_sent(written)
+    }
+
+    fn is_closed_by_drop(&self) -> bool {
+        self.pipe.is_closed_by_drop()
     }
 
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {

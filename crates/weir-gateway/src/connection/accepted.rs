@@ -74,6 +74,13 @@ impl Accepted {
         read
     }
 
+    fn count_sent(&self, sent: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(count)) = sent {
+            self.worker.metrics.client_bytes_sent.add(count as u64);
+        }
+        sent
+    }
+
     /// Whether closing at once destroys nothing, once the client has asked for the end. Over TLS its closing alert is still to come.
     pub(crate) fn is_finished(&mut self) -> bool {
         self.tls.is_none() && self.stash.is_empty() && self.stream.is_quiet()
@@ -151,14 +158,28 @@ impl Pipe for Accepted {
 
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let sent = self.stream.poll_write(context, bytes);
-        if let Poll::Ready(Ok(count)) = sent {
-            self.worker.metrics.client_bytes_sent.add(count as u64);
-        }
-        sent
+        self.count_sent(sent)
     }
 
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.stream.poll_shutdown(context)
+    }
+
+    fn read_on(&mut self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+        let read = self.stream.read_on(buffer);
+        if let Some(Ok(count)) = read {
+            self.worker.metrics.client_bytes_received.add(count as u64);
+        }
+        read
+    }
+
+    fn poll_write_last(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let sent = self.stream.poll_write_last(context, bytes);
+        self.count_sent(sent)
+    }
+
+    fn is_closed_by_drop(&self) -> bool {
+        self.stream.is_ended_by_drop()
     }
 }
 

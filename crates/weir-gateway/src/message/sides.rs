@@ -289,6 +289,18 @@ pub(crate) trait Pipe {
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
     /// Closes the writing side.
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+    /// Reads what has come since a read that has not filled its buffer, without waiting; `None` if it is nothing, or not known.
+    fn read_on(&mut self, _: &mut [u8]) -> Option<io::Result<usize>> {
+        None
+    }
+    /// Writes bytes after which the writing side is closed at once.
+    fn poll_write_last(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write(context, bytes)
+    }
+    /// Whether dropping it tells the peer the same as closing the writing side, once the peer has closed its own.
+    fn is_closed_by_drop(&self) -> bool {
+        false
+    }
     /// Whether the transport has all that was written: the rest is lost if the tunnel ends.
     fn is_flushed(&self) -> bool {
         true
@@ -313,5 +325,17 @@ impl Pipe for Stream {
 
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Stream::poll_shutdown(self, context)
+    }
+
+    fn read_on(&mut self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+        Stream::read_on(self, buffer)
+    }
+
+    fn poll_write_last(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Stream::poll_write_last(self, context, bytes)
+    }
+
+    fn is_closed_by_drop(&self) -> bool {
+        self.is_ended_by_drop()
     }
 }

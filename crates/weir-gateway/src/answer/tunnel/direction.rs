@@ -4,7 +4,6 @@ use std::task::{Context, Poll, ready};
 
 use weir_proto::websocket::FrameBoundary;
 
-use crate::context::WorkerContext;
 use crate::context::buffers::Buffers;
 use crate::message::sides::Pipe;
 
@@ -15,6 +14,8 @@ pub(crate) struct Direction {
     /// The sender has closed.
     pub has_ended: bool,
     is_shut: bool,
+    /// Reading has failed after bytes that the receiver was still to get.
+    is_broken: bool,
     received: u64,
     sent: u64,
     /// The frame boundaries, if it is a WebSocket. Boxed, since the bytes of a stream have none.
@@ -57,6 +58,11 @@ impl Direction {
         self.has_ended && !self.is_shut
     }
 
+    /// Whether the sender has closed, and the receiver has taken everything.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.has_ended && self.held.is_empty()
+    }
+
     /// Whether a frame of the gateway can be inserted here: all that was received has been sent, up to the end of a frame.
     pub(crate) fn is_between_frames(&self) -> bool {
         self.held.is_empty() && !self.has_ended && self.frames.as_ref().is_some_and(|frames| frames.is_between_frames())
@@ -72,7 +78,7 @@ impl Direction {
     pub(crate) fn poll(
         &mut self,
         context: &mut Context<'_>,
-        worker: &WorkerContext,
+        buffers: &Buffers,
         from: &mut impl Pipe,
         to: &mut impl Pipe,
     ) -> Poll<Result<usize, BrokenEnd>> {
@@ -81,34 +87,152 @@ impl Direction {
                 from.poll_unread(context).map_err(|_| BrokenEnd::Sender)?;
                 return Poll::Pending;
             };
-            worker.buffers.consume(&mut self.held, count);
+            buffers.consume(&mut self.held, count);
             self.sent += count as u64;
             return Poll::Ready(Ok(count));
         }
         if self.is_shut {
             return Poll::Pending;
         }
+        if self.is_broken {
+            return Poll::Ready(Err(BrokenEnd::Sender));
+        }
         if self.has_ended {
             ready!(to.poll_shutdown(context)).map_err(|_| BrokenEnd::Receiver)?;
             self.is_shut = true;
             return Poll::Ready(Ok(0));
         }
-        worker.buffers.with_read_buffer(|buffer| {
-            let count = ready!(from.poll_read(context, buffer)).map_err(|_| BrokenEnd::Sender)?;
+        buffers.with_read_buffer(|buffer| {
+            let count = ready!(self.poll_receive(context, from, buffer))?;
             let bytes = &buffer[..count];
             self.received += count as u64;
-            self.has_ended = bytes.is_empty();
             self.frames.iter_mut().for_each(|frames| frames.pass(bytes));
             let mut sent = 0;
             while sent < bytes.len() {
-                match to.poll_write(context, &bytes[sent..]).map_err(|_| BrokenEnd::Receiver)? {
+                let written = match self.has_ended {
+                    true => to.poll_write_last(context, &bytes[sent..]),
+                    false => to.poll_write(context, &bytes[sent..]),
+                };
+                match written.map_err(|_| BrokenEnd::Receiver)? {
                     Poll::Ready(count) => sent += count,
                     Poll::Pending => break,
                 }
             }
-            worker.buffers.append_unread(&mut self.held, &bytes[sent..]);
+            buffers.append_unread(&mut self.held, &bytes[sent..]);
             self.sent += sent as u64;
             Poll::Ready(Ok(sent))
         })
+    }
+
+    /// Reads bytes; 0 is the end. An end that has come with the bytes is seen here as well: it can leave in their segment then, which
+    /// saves a segment, its acknowledgement, and a wake-up of the receiver.
+    fn poll_receive(
+        &mut self,
+        context: &mut Context<'_>,
+        from: &mut impl Pipe,
+        buffer: &mut [u8],
+    ) -> Poll<Result<usize, BrokenEnd>> {
+        let count = ready!(from.poll_read(context, buffer)).map_err(|_| BrokenEnd::Sender)?;
+        if count == 0 {
+            self.has_ended = true;
+            return Poll::Ready(Ok(0));
+        }
+        let more = match from.read_on(&mut buffer[count..]) {
+            None => 0,
+            Some(Ok(more)) => {
+                self.has_ended = more == 0;
+                more
+            }
+            Some(Err(_)) => {
+                self.is_broken = true;
+                0
+            }
+        };
+        Poll::Ready(Ok(count + more))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+    use std::io;
+    use std::task::Waker;
+
+    /// A pipe that gives what is scripted, and writes down what it is given.
+    #[derive(Default)]
+    struct Script {
+        gives: VecDeque<io::Result<&'static [u8]>>,
+        /// What follows at once in a second read.
+        gives_on: Option<io::Result<&'static [u8]>>,
+        got: Vec<String>,
+    }
+
+    fn read(given: io::Result<&[u8]>, buffer: &mut [u8]) -> io::Result<usize> {
+        let bytes = given?;
+        buffer[..bytes.len()].copy_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    impl Script {
+        fn note(&mut self, how: &str, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            self.got.push(format!("{how} {}", String::from_utf8_lossy(bytes)));
+            Poll::Ready(Ok(bytes.len()))
+        }
+    }
+
+    impl Pipe for Script {
+        fn poll_read(&mut self, _: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+            self.gives.pop_front().map_or(Poll::Pending, |given| Poll::Ready(read(given, buffer)))
+        }
+
+        fn poll_write(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            self.note("write", bytes)
+        }
+
+        fn poll_shutdown(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            self.note("shutdown", b"").map_ok(|_| ())
+        }
+
+        fn read_on(&mut self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+            self.gives_on.take().map(|given| read(given, buffer))
+        }
+
+        fn poll_write_last(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            self.note("last", bytes)
+        }
+    }
+
+    /// What the receiver gets until the direction has nothing more to do, and whether it broke.
+    fn carried(mut from: Script) -> (Vec<String>, bool) {
+        let (mut direction, mut to, buffers) = (Direction::default(), Script::default(), Buffers::default());
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            match direction.poll(&mut context, &buffers, &mut from, &mut to) {
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(_)) => return (to.got, true),
+                Poll::Pending => return (to.got, false),
+            }
+        }
+    }
+
+    #[test]
+    fn an_end_that_comes_with_the_last_bytes_leaves_with_them() {
+        let from = Script { gives: [Ok(&b"bytes"[..])].into(), gives_on: Some(Ok(b"")), ..Script::default() };
+        assert_eq!(carried(from), (vec!["last bytes".into(), "shutdown ".into()], false));
+    }
+
+    #[test]
+    fn bytes_that_come_meanwhile_are_sent_with_those_before() {
+        let gives = [Ok(&b"by"[..]), Ok(&b""[..])].into();
+        let from = Script { gives, gives_on: Some(Ok(b"tes")), ..Script::default() };
+        assert_eq!(carried(from), (vec!["write bytes".into(), "shutdown ".into()], false));
+    }
+
+    #[test]
+    fn bytes_before_a_reset_are_sent_and_no_end_is_told() {
+        let reset = io::ErrorKind::ConnectionReset.into();
+        let from = Script { gives: [Ok(&b"bytes"[..])].into(), gives_on: Some(Err(reset)), ..Script::default() };
+        assert_eq!(carried(from), (vec!["write bytes".into()], true));
     }
 }

@@ -75,6 +75,23 @@ impl Pipe for StreamConnection<'_> {
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.stream.poll_shutdown(context)
     }
+
+    fn read_on(&mut self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+        let read = self.stream.read_on(buffer);
+        if let Some(Ok(count)) = read {
+            self.count_received(count);
+        }
+        read
+    }
+
+    fn poll_write_last(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let sent = self.stream.poll_write_last(context, bytes);
+        self.count_sent(sent)
+    }
+
+    fn is_closed_by_drop(&self) -> bool {
+        self.stream.is_ended_by_drop()
+    }
 }
 
 impl Drop for StreamConnection<'_> {

@@ -41,8 +41,8 @@ impl Relay {
         let now_ns = worker.wake_up();
         let mut turn = ConnectionTurn::default();
         loop {
-            let up_moved = self.up.poll(context, worker, client, upstream);
-            let down_moved = self.down.poll(context, worker, upstream, client);
+            let up_moved = self.up.poll(context, &worker.buffers, client, upstream);
+            let down_moved = self.down.poll(context, &worker.buffers, upstream, client);
             match (&up_moved, &down_moved) {
                 (Poll::Ready(Err(BrokenEnd::Sender)), _) | (_, Poll::Ready(Err(BrokenEnd::Receiver))) => {
                     return Poll::Ready(Err(Stop::ClientGone));
@@ -53,7 +53,7 @@ impl Relay {
             if down_moved.is_ready() && exchange.upstream.header_ns == 0 {
                 exchange.upstream.header_ns = now_ns; // of the first byte
             }
-            if self.up.is_shut() && self.down.is_shut() {
+            if self.is_over(client, upstream) {
                 return Poll::Ready(Ok(()));
             }
             if up_moved.is_pending() && down_moved.is_pending() {
@@ -74,6 +74,14 @@ impl Relay {
         }
         client.set_deadline(idle_end_ns.min(leave_ns));
         Poll::Pending
+    }
+
+    /// Whether both sides have closed, and have got everything. The connections are dropped next: to a side that has closed its own
+    /// half, that says the same as closing the other half, and saves the system call.
+    fn is_over(&self, client: &impl Pipe, upstream: &impl Pipe) -> bool {
+        let is_done =
+            |direction: &Direction, to_closes: bool| direction.is_shut() || direction.is_drained() && to_closes;
+        is_done(&self.up, upstream.is_closed_by_drop()) && is_done(&self.down, client.is_closed_by_drop())
     }
 
     /// Records what was carried.
