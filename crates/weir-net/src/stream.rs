@@ -3,6 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -135,6 +136,12 @@ impl Stream {
     pub fn reset_on_drop(&self) {
         // If the option cannot be set, the connection is already closed.
         let _ = SockRef::from(&self.tcp).set_linger(Some(Duration::ZERO));
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.tcp.as_fd()
     }
 }
 

@@ -369,7 +369,7 @@ impl<'w> Permit<'w> {
         let worker = self.worker;
         let began_ns = worker.now_ns();
         loop {
-            let connecting = self.endpoint.connect(worker, timeouts.send, exchange);
+            let connecting = self.endpoint.connect(worker, Some(timeouts.send), exchange);
             match within_timeout(worker, timeouts.connect, connecting).await {
                 Err(Stop::Overloaded)
                     if self.endpoint.should_wait_for_connection(began_ns, timeouts.connect, worker.now_ns()) =>
@@ -409,7 +409,7 @@ impl EndpointPool {
     async fn connect(
         &self,
         worker: &WorkerContext,
-        send_timeout: Duration,
+        send_timeout: Option<Duration>,
         exchange: &mut Exchange,
     ) -> Result<Stream, Stop> {
         let addr = self.addr();

@@ -12,6 +12,9 @@ use weir_net::connect::refuse_self_connection;
 /// closed, so this time-out is raised to the send time-out if that is longer.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// After this long without a word, a peer is asked whether it is still there.
+const SILENCE: Duration = Duration::from_secs(15);
+
 /// The time-out of a connection on which requests with this send time-out are sent.
 pub(super) fn user_timeout(send_timeout: Duration) -> Duration {
     USER_TIMEOUT.max(send_timeout)
@@ -25,15 +28,20 @@ pub(super) fn is_shortage(error: &io::Error) -> bool {
         .any(|shortage| code == Some(shortage.raw_os_error()))
 }
 
-pub(super) async fn connect(addr: SocketAddr, send_timeout: Duration) -> io::Result<TcpStream> {
+/// `send_timeout`: that of what is sent first; `None` if [`watch_peer`] is called later.
+pub(super) async fn connect(addr: SocketAddr, send_timeout: Option<Duration>) -> io::Result<TcpStream> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_nodelay(true)?;
-    let raw = SockRef::from(&socket);
-    raw.set_tcp_keepalive(
-        &TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5)),
-    )?;
-    raw.set_tcp_user_timeout(Some(user_timeout(send_timeout)))?;
+    if let Some(send_timeout) = send_timeout {
+        watch_peer(SockRef::from(&socket), send_timeout)?;
+    }
     refuse_self_connection(socket.connect(addr).await?, addr)
+}
+
+/// Has the kernel find out that a peer is gone, whether something is sent to it or not.
+pub(super) fn watch_peer(socket: SockRef<'_>, send_timeout: Duration) -> io::Result<()> {
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(SILENCE).with_interval(Duration::from_secs(5)))?;
+    socket.set_tcp_user_timeout(Some(user_timeout(send_timeout)))
 }
 
 #[cfg(test)]
@@ -45,9 +53,22 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
         let addr = listener.local_addr().expect("a bound socket has an address");
         for (send_s, want_s) in [(1, 30), (50, 50)] {
-            let stream = connect(addr, Duration::from_secs(send_s)).await.expect("it listens");
+            let stream = connect(addr, Some(Duration::from_secs(send_s))).await.expect("it listens");
             let found = SockRef::from(&stream).tcp_user_timeout().expect("an option of the socket");
             assert_eq!(found, Some(Duration::from_secs(want_s)), "timeout.send: {send_s}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_peer_is_watched_from_when_it_is_asked_for() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+        let addr = listener.local_addr().expect("a bound socket has an address");
+        let stream = connect(addr, None).await.expect("it listens");
+        let socket = SockRef::from(&stream);
+        assert!(!socket.keepalive().expect("an option of the socket"));
+        watch_peer(SockRef::from(&stream), Duration::from_secs(50)).expect("it is open");
+        assert!(socket.keepalive().expect("an option of the socket"));
+        assert_eq!(socket.tcp_keepalive_time().expect("an option of the socket"), SILENCE);
+        assert_eq!(socket.tcp_user_timeout().expect("an option of the socket"), Some(Duration::from_secs(50)));
     }
 }

@@ -143,7 +143,7 @@ impl EndpointPool {
         exchange: &mut Exchange,
         opening: ConnectionOpening,
     ) -> Result<Rc<SharedConnection>, Stop> {
-        let stream = self.connect(worker, send_timeout, exchange).await?;
+        let stream = self.connect(worker, Some(send_timeout), exchange).await?;
         if stream.tls().is_some_and(|session| session.protocol() != Some(b"h2")) {
             tracing::error!("the endpoint {} did not agree to HTTP/2 in its TLS handshake (ALPN h2)", self.addr());
             return Err(Stop::UpstreamTls);

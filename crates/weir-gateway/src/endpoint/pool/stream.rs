@@ -2,11 +2,15 @@
 
 use std::io;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::time::timeout;
 use weir_net::stream::Stream;
+use weir_net::timer::NEVER;
 use weir_plugin::{Exchange, Stop};
 
+use super::connect::watch_peer;
 use super::{Permit, connected};
 use crate::message::sides::Pipe;
 use crate::snapshot::Timeouts;
@@ -15,7 +19,14 @@ use crate::snapshot::Timeouts;
 pub(crate) struct StreamConnection<'w> {
     permit: Permit<'w>,
     stream: Stream,
+    /// When the kernel begins to watch the endpoint; `NEVER` once it does. Most streams end before.
+    watched_from_ns: u64,
+    send_timeout: Duration,
 }
+
+/// How long the kernel need not watch the endpoint of a stream: it would find nothing out within this time. It saves four system calls
+/// and a timer of the kernel for each stream that is shorter.
+const UNWATCHED_NS: u64 = 10_000_000_000;
 
 impl<'w> Permit<'w> {
     /// Connects to the endpoint.
@@ -27,20 +38,34 @@ impl<'w> Permit<'w> {
         let worker = self.worker;
         let began_ns = worker.now_ns();
         loop {
-            let connecting = self.endpoint.connect(worker, timeouts.send, exchange);
+            let connecting = self.endpoint.connect(worker, None, exchange);
             match connected(worker, timeout(timeouts.connect, connecting).await) {
                 Err(Stop::Overloaded)
                     if self.endpoint.should_wait_for_connection(began_ns, timeouts.connect, worker.now_ns()) =>
                 {
                     self = self.again(timeouts.connect).await?;
                 }
-                opened => return Ok(StreamConnection { stream: opened?, permit: self }),
+                opened => {
+                    let (stream, send_timeout) = (opened?, timeouts.send);
+                    let watched_from_ns = worker.now_ns().saturating_add(UNWATCHED_NS);
+                    return Ok(StreamConnection { permit: self, stream, watched_from_ns, send_timeout });
+                }
             }
         }
     }
 }
 
 impl StreamConnection<'_> {
+    /// Has the kernel watch the endpoint if it is time; returns when to call it next, at the latest.
+    pub(crate) fn watch_peer(&mut self, now_ns: u64) -> u64 {
+        if now_ns >= self.watched_from_ns {
+            self.watched_from_ns = NEVER;
+            // If an option cannot be set, the connection is already closed.
+            let _ = watch_peer(SockRef::from(&self.stream), self.send_timeout);
+        }
+        self.watched_from_ns
+    }
+
     /// Ends the connection in a way that the endpoint does not take what it has received for complete.
     pub(crate) fn abort(&self) {
         self.stream.reset_on_drop();

@@ -9,6 +9,7 @@ use super::StreamClient;
 use crate::answer::tunnel::{BrokenEnd, Direction};
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
+use crate::endpoint::pool::StreamConnection;
 use crate::message::sides::Pipe;
 use crate::message::turn::ConnectionTurn;
 
@@ -35,7 +36,7 @@ impl Relay {
         context: &mut Context<'_>,
         worker: &WorkerContext,
         client: &mut impl StreamClient,
-        upstream: &mut impl Pipe,
+        upstream: &mut StreamConnection<'_>,
         exchange: &mut BareExchange,
     ) -> Poll<Result<(), Stop>> {
         let now_ns = worker.wake_up();
@@ -72,7 +73,7 @@ impl Relay {
         if now_ns >= idle_end_ns {
             return Poll::Ready(Err(Stop::IdleTimeout));
         }
-        client.set_deadline(idle_end_ns.min(leave_ns));
+        client.set_deadline(idle_end_ns.min(leave_ns).min(upstream.watch_peer(now_ns)));
         Poll::Pending
     }
 
