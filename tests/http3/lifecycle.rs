@@ -193,6 +193,42 @@ fn a_listener_without_http3_any_more_closes_its_connections() {
     });
 }
 
+/// The files of traces in a directory.
+fn traces(directory: &TempDir) -> Vec<String> {
+    let Ok(files) = std::fs::read_dir(directory.join("qlog")) else { return Vec::new() };
+    files.map(|file| std::fs::read_to_string(file.expect("a file").path()).expect("text")).collect()
+}
+
+#[test]
+fn a_connection_of_a_named_client_is_traced() {
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    let directory = TempDir::new();
+    for (clients, is_traced) in [("[198.51.100.1]", false), ("[\"127.0.0.0/8\"]", true)] {
+        let served = serve(&origin, &format!("data_dir: {}\nhttp3_qlog: {clients}\n", directory.path().display()));
+        run(async {
+            let (mut sender, quic) = client(&served.authority, served.gateway.tls_addr()).await;
+            assert_eq!(ask(&mut sender, request("GET", "/")).await.1, b"ok");
+            quic.close(VarInt::from_u32(0x100), b"");
+            // Within the runtime, which sends the end meanwhile.
+            let is_gone = || served.gateway.metrics().sum("weir_client_connections", &[]) == 0.0;
+            weir_testkit::eventually("the connection has ended", DEADLINE, is_gone);
+        });
+        let traces = traces(&directory);
+        assert_eq!(traces.len(), usize::from(is_traced));
+        for trace in traces {
+            let events: Vec<serde_json::Value> =
+                trace.split_terminator('\x1e').skip(1).map(|text| serde_json::from_str(text).expect("JSON")).collect();
+            assert!(events.len() > 10, "{trace}");
+            for name in ["packet_sent", "packet_received"] {
+                assert!(
+                    events.iter().any(|event| event["name"].as_str().is_some_and(|it| it.ends_with(name))),
+                    "{trace}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn a_client_that_sends_no_request_is_closed_in_time() {
     let origin = Origin::serving(|_| Answer::ok("ok"));

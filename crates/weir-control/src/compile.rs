@@ -28,6 +28,7 @@ use weir_gateway::snapshot::{Certificates, Snapshot};
 use weir_plugin::{ExchangePhase, Expression, Registry};
 
 use crate::acme::{AcmeTerms, Challenges};
+use crate::data_directory::data_directory;
 use crate::document::{Challenge, CompleteDocument, Document, NameQuery, Reference, ResourceOrigin};
 use crate::hubs::{HubTerms, Hubs};
 use crate::text::diagnostic::{Diagnostic, FaultCause, Faults};
@@ -206,9 +207,11 @@ impl<'a> Compiler<'a> {
         if chains.disagrees() || reused.is_some_and(|parts| parts.secret_fields != secret_fields) {
             return None;
         }
+        let mut clients = document.settings.clients.clone();
+        clients.traced.directory = data_directory(&document.settings, &document.beside.directory).join("qlog");
         let snapshot = Snapshot {
             revision: 0,
-            clients: document.settings.clients.clone(),
+            clients,
             listeners,
             table: table.clone(),
             streams,

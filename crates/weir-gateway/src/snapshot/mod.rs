@@ -8,6 +8,7 @@ pub(crate) mod seats;
 
 use std::cmp::Reverse;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -147,6 +148,14 @@ pub struct ClientSettings {
     pub held: HeldLimits,
     /// Peers whose `X-Forwarded-*`, `X-Real-IP`, `Forwarded` and PROXY headers are trusted.
     pub trusted_addresses: Vec<IpNet>,
+    pub traced: TracedClients,
+}
+
+/// The clients whose connections over HTTP/3 are traced (qlog), and the directory for the files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TracedClients {
+    pub networks: Vec<IpNet>,
+    pub directory: PathBuf,
 }
 
 impl ClientSettings {
@@ -207,6 +216,7 @@ impl Default for ClientSettings {
             connections: ConnectionShare::default(),
             held: HeldLimits::default(),
             trusted_addresses: Vec::new(),
+            traced: TracedClients::default(),
         }
     }
 }

@@ -1,12 +1,13 @@
 //! The settings of an endpoint and of its connections.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::{hkdf, hmac};
 use quinn_proto::congestion::CubicConfig;
-use quinn_proto::{EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
+use quinn_proto::{EndpointConfig, IdleTimeout, QlogConfig, ServerConfig, TransportConfig, VarInt};
 
 use super::connection_ids::WorkerIdGenerator;
 use super::hello::ChooseServer;
@@ -109,10 +110,25 @@ pub(super) fn endpoint(secrets: &QuicSecrets, ids: WorkerIdGenerator) -> Endpoin
     config
 }
 
+/// How a connection is accepted.
+pub struct QuicTerms {
+    pub limits: QuicLimits,
+    pub choose: Arc<dyn ChooseServer>,
+    /// Takes what happens on the connection (qlog, a sequence of JSON texts).
+    pub trace: Option<Box<dyn Write + Send + Sync>>,
+}
+
 /// The configuration of a connection.
-pub(super) fn server(secrets: &QuicSecrets, limits: QuicLimits, choose: Arc<dyn ChooseServer>) -> ServerConfig {
+pub(super) fn server(secrets: &QuicSecrets, terms: QuicTerms) -> ServerConfig {
+    let QuicTerms { limits, choose, trace } = terms;
     let mut config = ServerConfig::new(Arc::new(QuicTls(choose)), Arc::clone(&secrets.token) as _);
-    config.transport_config(Arc::new(transport(limits)));
+    let mut transport = transport(limits);
+    if let Some(trace) = trace {
+        let mut qlog = QlogConfig::default();
+        qlog.writer(trace);
+        transport.qlog_stream(qlog.into_stream());
+    }
+    config.transport_config(Arc::new(transport));
     config
 }
 

@@ -14,7 +14,7 @@ use quinn_proto::{
 };
 use quinn_udp::RecvMeta;
 
-use super::config::{self, QuicLimits, QuicSecrets};
+use super::config::{self, QuicLimits, QuicSecrets, QuicTerms};
 use super::connection_ids::{WorkerConnectionIds, WorkerIdGenerator};
 use super::hello::ChooseServer;
 use super::processes::OtherProcesses;
@@ -64,7 +64,8 @@ impl QuicEndpoint {
         let is_retrying = Arc::new(AtomicBool::new(false));
         let ids = WorkerIdGenerator { ids, is_for_retry: Arc::clone(&is_retrying), others };
         let config = Arc::new(config::endpoint(&secrets, ids));
-        let mut server = config::server(&secrets, QuicLimits::NONE, Arc::new(NoServer));
+        let none = QuicTerms { limits: QuicLimits::NONE, choose: Arc::new(NoServer), trace: None };
+        let mut server = config::server(&secrets, none);
         server.max_incoming(MAX_INCOMING);
         QuicEndpoint {
             endpoint: Endpoint::new(config, Some(Arc::new(server)), true, None),
@@ -156,11 +157,10 @@ impl QuicEndpoint {
         context: &mut Context<'_>,
         now: Instant,
         incoming: Incoming,
-        limits: QuicLimits,
-        choose: Arc<dyn ChooseServer>,
+        terms: QuicTerms,
     ) -> Option<(ConnectionHandle, Connection)> {
         let mut out = std::mem::take(&mut self.spare);
-        let server = Arc::new(config::server(&self.secrets, limits, choose));
+        let server = Arc::new(config::server(&self.secrets, terms));
         match self.endpoint.accept(incoming, now, &mut out, Some(server)) {
             Ok(accepted) => {
                 self.spare = out;

@@ -13,7 +13,7 @@ mod socket;
 mod steering;
 
 pub use bytes::Bytes;
-pub use config::{QuicLimits, QuicSecrets};
+pub use config::{QuicLimits, QuicSecrets, QuicTerms};
 pub use connection_ids::WorkerConnectionIds;
 pub use endpoint::{EndpointEvent, QuicEndpoint};
 pub use group::SocketGroup;

@@ -1,9 +1,10 @@
 //! How the node treats clients: limits and times of their connections and requests.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use weir_gateway::snapshot::{ClientSettings, ConnectionShare};
+use weir_gateway::snapshot::{ClientSettings, ConnectionShare, TracedClients};
 use weir_plugin::HeldLimits;
 use weir_proto::field::is_token_byte;
 use weir_proto::limits::{Limits, MAX_FIELDS};
@@ -71,6 +72,10 @@ keys! {
     enable_http2: Or<Flag> = flag().or(true), guide("http2.md");
     /// The most concurrent requests on one HTTP/2 connection.
     http2_max_concurrent_streams: Or<Whole<u32>> = whole(1, MOST_STREAMS).or(128), own();
+    /// Clients whose connections over HTTP/3 are traced, as addresses and address ranges: each connection in a file (qlog) in the
+    /// directory `qlog` of `data_dir`, of 4 MiB at most. With 100 files, no more are written.
+    http3_qlog: List<ParsedText<IpNet>> = list(any_text().parsed(network)), own(), absent("none"), example("[192.0.2.7]"),
+        guide("http3.md#traces");
     /// How long Weir waits for a client that does not read the response.
     send_timeout: Or<Time> = time().or(Duration::from_secs(30));
     /// If the target of a request is absolute (`GET http://a.example/`) and `Host` names another authority, route the request to
@@ -117,6 +122,11 @@ pub(super) fn read(fields: &MapReader) -> ClientSettings {
         },
         held: HeldLimits { node, client: share.unwrap_or(node / 4) },
         trusted_addresses: fields.read(&CLIENTS.trusted_addresses).unwrap_or_default(),
+        traced: TracedClients {
+            networks: fields.read(&CLIENTS.http3_qlog).unwrap_or_default(),
+            // It depends on the place of the file.
+            directory: PathBuf::new(),
+        },
     }
 }
 

@@ -12,7 +12,7 @@ use foldhash::fast::RandomState;
 use tokio::time::Sleep;
 use weir_net::quic::{
     ConnectionHandle, EndpointEvent, Incoming, OtherProcesses, QuicEndpoint, QuicLink, QuicSecrets, QuicSocket,
-    SocketGroup,
+    QuicTerms, SocketGroup,
 };
 use weir_net::timer::Timer;
 
@@ -21,7 +21,7 @@ use super::server::CurrentServer;
 use super::socket_use::SocketUse;
 use super::state::{ConnectionPhase, H3State};
 use super::wakes::WakeList;
-use super::{limits, requests};
+use super::{limits, qlog, requests};
 use crate::context::lifecycle::{ServicePhase, WorkerPhase};
 use crate::worker::Worker;
 
@@ -203,10 +203,10 @@ impl SocketDriver {
         let ends = (incoming.remote_address(), local);
         let current = self.worker.current();
         let clients = &current.snapshot.clients;
-        let limits = limits::of(clients);
+        let (limits, trace) = (limits::of(clients), qlog::trace(&clients.traced, incoming.remote_address()));
         let snapshot = Mutex::new(Some(Arc::clone(&current.snapshot)));
-        let server = Arc::new(CurrentServer { snapshot, local });
-        let Some((handle, quic)) = self.endpoint.accept(context, now, incoming, limits, server) else { return };
+        let terms = QuicTerms { limits, choose: Arc::new(CurrentServer { snapshot, local }), trace };
+        let Some((handle, quic)) = self.endpoint.accept(context, now, incoming, terms) else { return };
         self.worker.metrics.quic.accepted.increment();
         let connection = Rc::new(H3Connection::new(task, (handle, quic), Rc::clone(&self.wakes), ends));
         connection.touch();

@@ -3,6 +3,7 @@
 mod connection;
 mod limits;
 mod listener;
+mod qlog;
 mod requests;
 mod server;
 mod slot;
