@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::{hkdf, hmac};
-use quinn_proto::congestion::CubicConfig;
 use quinn_proto::{EndpointConfig, IdleTimeout, QlogConfig, ServerConfig, TransportConfig, VarInt};
 
 use super::connection_ids::WorkerIdGenerator;
+use super::cubic::Rfc9438;
 use super::hello::ChooseServer;
 use super::session::QuicTls;
 
@@ -133,11 +133,9 @@ pub(super) fn server(secrets: &QuicSecrets, terms: QuicTerms) -> ServerConfig {
 }
 
 fn transport(limits: QuicLimits) -> TransportConfig {
-    let mut congestion = CubicConfig::default();
-    congestion.initial_window(INITIAL_WINDOW);
     let mut transport = TransportConfig::default();
     transport
-        .congestion_controller_factory(Arc::new(congestion))
+        .congestion_controller_factory(Arc::new(Rfc9438 { initial_window: INITIAL_WINDOW }))
         .max_concurrent_bidi_streams(VarInt::from_u32(limits.streams))
         .max_concurrent_uni_streams(VarInt::from_u32(UNIDIRECTIONAL_STREAMS))
         .stream_receive_window(VarInt::from_u32(limits.stream_window))

@@ -3,6 +3,7 @@
 
 mod config;
 mod connection_ids;
+mod cubic;
 mod endpoint;
 mod group;
 mod hand_over;
