@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use super::served_exchange::{ServedExchange, StreamExchange};
+use super::served_exchange::{CarriedExchange, ServedExchange};
 
 /// The most bytes read from a socket at once.
 pub(crate) const READ_BYTES: usize = 64 * 1024;
@@ -62,7 +62,7 @@ impl Buffers {
     }
 
     /// Takes from the exchange of a stream what is needed while its bytes are carried; another one can use the rest.
-    pub(crate) fn put_stream_aside(&self, mut exchange: Box<ServedExchange>) -> StreamExchange {
+    pub(crate) fn put_stream_aside(&self, mut exchange: Box<ServedExchange>) -> CarriedExchange {
         let stream = exchange.take_stream();
         self.recycle_exchange(exchange);
         stream

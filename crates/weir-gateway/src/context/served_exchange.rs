@@ -37,7 +37,7 @@ pub(crate) struct ServedExchange {
 }
 
 /// The exchange of a stream while its bytes are carried. A connection may be open for days, so it is kept small.
-pub(crate) struct StreamExchange {
+pub(crate) struct CarriedExchange {
     pub bare: BareExchange,
     observed: bool,
     measured: bool,
@@ -78,13 +78,13 @@ impl ServedExchange {
     }
 
     /// Takes what a stream needs while its bytes are carried. It has no content, so all else is as in a new exchange.
-    pub(crate) fn take_stream(&mut self) -> StreamExchange {
-        StreamExchange { bare: self.exchange.take_bare(), observed: self.observed, measured: self.measured }
+    pub(crate) fn take_stream(&mut self) -> CarriedExchange {
+        CarriedExchange { bare: self.exchange.take_bare(), observed: self.observed, measured: self.measured }
     }
 
     /// Puts back what was taken, into any empty exchange.
-    pub(crate) fn put_back(&mut self, stream: StreamExchange) {
-        let StreamExchange { bare, observed, measured } = stream;
+    pub(crate) fn put_back(&mut self, stream: CarriedExchange) {
+        let CarriedExchange { bare, observed, measured } = stream;
         self.exchange.put_back(bare);
         (self.observed, self.measured) = (observed, measured);
     }

@@ -161,7 +161,7 @@ mod tests {
 
     /// A pipe that gives what is scripted, and writes down what it is given.
     #[derive(Default)]
-    struct Script {
+    struct ScriptedPipe {
         gives: VecDeque<io::Result<&'static [u8]>>,
         /// What follows at once in a second read.
         gives_on: Option<io::Result<&'static [u8]>>,
@@ -174,14 +174,14 @@ mod tests {
         Ok(bytes.len())
     }
 
-    impl Script {
+    impl ScriptedPipe {
         fn note(&mut self, how: &str, bytes: &[u8]) -> Poll<io::Result<usize>> {
             self.got.push(format!("{how} {}", String::from_utf8_lossy(bytes)));
             Poll::Ready(Ok(bytes.len()))
         }
     }
 
-    impl Pipe for Script {
+    impl Pipe for ScriptedPipe {
         fn poll_read(&mut self, _: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
             self.gives.pop_front().map_or(Poll::Pending, |given| Poll::Ready(read(given, buffer)))
         }
@@ -204,8 +204,8 @@ mod tests {
     }
 
     /// What the receiver gets until the direction has nothing more to do, and whether it broke.
-    fn carried(mut from: Script) -> (Vec<String>, bool) {
-        let (mut direction, mut to, buffers) = (Direction::default(), Script::default(), Buffers::default());
+    fn carried(mut from: ScriptedPipe) -> (Vec<String>, bool) {
+        let (mut direction, mut to, buffers) = (Direction::default(), ScriptedPipe::default(), Buffers::default());
         let mut context = Context::from_waker(Waker::noop());
         loop {
             match direction.poll(&mut context, &buffers, &mut from, &mut to) {
@@ -218,21 +218,23 @@ mod tests {
 
     #[test]
     fn an_end_that_comes_with_the_last_bytes_leaves_with_them() {
-        let from = Script { gives: [Ok(&b"bytes"[..])].into(), gives_on: Some(Ok(b"")), ..Script::default() };
+        let from =
+            ScriptedPipe { gives: [Ok(&b"bytes"[..])].into(), gives_on: Some(Ok(b"")), ..ScriptedPipe::default() };
         assert_eq!(carried(from), (vec!["last bytes".into(), "shutdown ".into()], false));
     }
 
     #[test]
     fn bytes_that_come_meanwhile_are_sent_with_those_before() {
         let gives = [Ok(&b"by"[..]), Ok(&b""[..])].into();
-        let from = Script { gives, gives_on: Some(Ok(b"tes")), ..Script::default() };
+        let from = ScriptedPipe { gives, gives_on: Some(Ok(b"tes")), ..ScriptedPipe::default() };
         assert_eq!(carried(from), (vec!["write bytes".into(), "shutdown ".into()], false));
     }
 
     #[test]
     fn bytes_before_a_reset_are_sent_and_no_end_is_told() {
         let reset = io::ErrorKind::ConnectionReset.into();
-        let from = Script { gives: [Ok(&b"bytes"[..])].into(), gives_on: Some(Err(reset)), ..Script::default() };
+        let from =
+            ScriptedPipe { gives: [Ok(&b"bytes"[..])].into(), gives_on: Some(Err(reset)), ..ScriptedPipe::default() };
         assert_eq!(carried(from), (vec!["write bytes".into()], true));
     }
 }

@@ -27,7 +27,7 @@ use crate::snapshot::{Snapshot, Target};
 use crate::worker::Worker;
 use crate::worker::snapshot::WorkerSnapshot;
 
-use relay::Relay;
+use relay::StreamRelay;
 
 pub(crate) use datagrams::{DatagramSession, serve_session};
 
@@ -73,7 +73,7 @@ pub(crate) async fn serve_stream(
             return record::finish(worker, &current, exchange, Err(stop));
         }
     };
-    let mut relay = Relay::new(client.take_received(), idle, worker.now_ns());
+    let mut relay = StreamRelay::new(client.take_received(), idle, worker.now_ns());
     let mut carried = worker.buffers.put_stream_aside(exchange);
     let end = poll_fn(|context| relay.poll(context, worker, client, &mut connection, &mut carried.bare)).await;
     let mut exchange = worker.buffers.take_exchange();

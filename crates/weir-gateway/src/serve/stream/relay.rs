@@ -14,7 +14,7 @@ use crate::message::sides::Pipe;
 use crate::message::turn::ConnectionTurn;
 
 /// The bytes between two connections.
-pub(super) struct Relay {
+pub(super) struct StreamRelay {
     up: Direction,
     down: Direction,
     /// How long nothing may come from either side.
@@ -22,12 +22,12 @@ pub(super) struct Relay {
     last_ns: u64,
 }
 
-impl Relay {
+impl StreamRelay {
     /// `received`: the first bytes of the client.
-    pub(super) fn new(received: Vec<u8>, idle: Duration, now_ns: u64) -> Relay {
+    pub(super) fn new(received: Vec<u8>, idle: Duration, now_ns: u64) -> StreamRelay {
         let idle_ns = u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX);
         let (up, down) = (Direction::new(received, false), Direction::new(Vec::new(), false));
-        Relay { up, down, idle_ns, last_ns: now_ns }
+        StreamRelay { up, down, idle_ns, last_ns: now_ns }
     }
 
     /// Ready without an error when both sides have closed.
