@@ -23,8 +23,7 @@ pub(crate) fn poll_read(stream: &TcpStream, context: &mut Context<'_>, buffer: &
     }
 }
 
-/// Reads without waiting, after a read that has not filled its buffer. Makes a system call only if the poller has seen that the
-/// peer has closed, or an event since that read. `None`: there is nothing.
+/// See [`crate::stream::Stream::read_on`].
 pub(crate) fn read_on(stream: &TcpStream, buffer: &mut [u8]) -> Option<io::Result<usize>> {
     let length = buffer.len();
     if length == 0 {

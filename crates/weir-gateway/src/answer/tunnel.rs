@@ -20,7 +20,7 @@ pub(crate) use direction::{BrokenEnd, Direction};
 /// A tunnel in which nothing moves for this long is closed. WebSocket pings keep one open.
 const IDLE_NS: u64 = 3600 * 1_000_000_000;
 
-/// The same, once one side has closed and the other does not take the rest.
+/// The same, once one side has closed, and the other has taken all of its bytes but not the end.
 const LEAVING_NS: u64 = 30 * 1_000_000_000;
 
 /// The close frame 1001 for a server: clients must mask what they send (RFC 6455 §5.3), and a mask of zeros changes
@@ -52,15 +52,14 @@ pub(crate) async fn run(
             let client = client.pipe();
             let up_moved = up.poll(context, &worker.buffers, client, upstream);
             let down_moved = down.poll(context, &worker.buffers, upstream, client);
+            exchange.request_bytes += moved_bytes(&up_moved);
+            exchange.response_bytes += moved_bytes(&down_moved);
             match (up_moved, down_moved) {
                 (Poll::Ready(Err(_)), _) | (_, Poll::Ready(Err(_))) => return Poll::Ready(()),
                 _ if up.is_shut() && down.is_shut() => return Poll::Ready(()),
                 (Poll::Pending, Poll::Pending) => break,
-                (up_moved, down_moved) => {
+                _ => {
                     last_ns = now_ns;
-                    let count = |moved| if let Poll::Ready(Ok(count)) = moved { count as u64 } else { 0 };
-                    exchange.request_bytes += count(up_moved);
-                    exchange.response_bytes += count(down_moved);
                     if turn.ends_with_piece(context) {
                         break;
                     }
@@ -90,6 +89,11 @@ pub(crate) async fn run(
     worker.metrics.tunnels_closed.increment();
     // A stream of HTTP/2 that both sides have ended must not be reset: its last frame may not have been sent yet.
     if has_left || up.is_shut() && down.is_shut() { AfterExchange::Close } else { AfterExchange::Abort }
+}
+
+/// How many bytes a direction has moved, by the result of its poll.
+fn moved_bytes(moved: &Poll<Result<usize, BrokenEnd>>) -> u64 {
+    if let Poll::Ready(Ok(count)) = moved { *count as u64 } else { 0 }
 }
 
 /// When a tunnel is closed in which nothing has moved since `last_ns`.

@@ -289,7 +289,7 @@ pub(crate) trait Pipe {
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
     /// Closes the writing side.
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
-    /// Reads what has come since a read that has not filled its buffer, without waiting; `None` if it is nothing, or not known.
+    /// See [`Stream::read_on`].
     fn read_on(&mut self, _: &mut [u8]) -> Option<io::Result<usize>> {
         None
     }

@@ -53,9 +53,9 @@ impl Direction {
         buffers.release(&mut self.held);
     }
 
-    /// Whether the sender has closed, and the receiver has not taken the rest.
+    /// Whether the receiver has taken everything, and only its half is still to be closed.
     pub(crate) fn is_leaving(&self) -> bool {
-        self.has_ended && !self.is_shut
+        self.is_drained() && !self.is_shut
     }
 
     /// Whether the sender has closed, and the receiver has taken everything.
@@ -74,7 +74,8 @@ impl Direction {
         let _ = to.poll_shutdown(context);
     }
 
-    /// Moves bytes on; ready with how many the receiver took. When the sender has closed, the receiver's half is closed.
+    /// Moves bytes on; ready with how many the receiver took. When the sender has closed, the receiver's half is closed, in the same call
+    /// as the last bytes are written if they have come together: whatever breaks next, they have left.
     pub(crate) fn poll(
         &mut self,
         context: &mut Context<'_>,
@@ -120,6 +121,8 @@ impl Direction {
             }
             buffers.append_unread(&mut self.held, &bytes[sent..]);
             self.sent += sent as u64;
+            // A failure is found again by the next call.
+            self.is_shut = count > 0 && self.is_drained() && matches!(to.poll_shutdown(context), Poll::Ready(Ok(())));
             Poll::Ready(Ok(sent))
         })
     }
@@ -156,8 +159,11 @@ impl Direction {
 mod tests {
     use super::*;
     use std::collections::VecDeque;
-    use std::io;
+    use std::future::poll_fn;
+    use std::io::{self, Read, Write};
     use std::task::Waker;
+
+    use weir_net::stream::Stream;
 
     /// A pipe that gives what is scripted, and writes down what it is given.
     #[derive(Default)]
@@ -165,6 +171,8 @@ mod tests {
         gives: VecDeque<io::Result<&'static [u8]>>,
         /// What follows at once in a second read.
         gives_on: Option<io::Result<&'static [u8]>>,
+        /// It takes nothing.
+        is_full: bool,
         got: Vec<String>,
     }
 
@@ -176,6 +184,9 @@ mod tests {
 
     impl ScriptedPipe {
         fn note(&mut self, how: &str, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            if self.is_full {
+                return Poll::Pending;
+            }
             self.got.push(format!("{how} {}", String::from_utf8_lossy(bytes)));
             Poll::Ready(Ok(bytes.len()))
         }
@@ -221,6 +232,44 @@ mod tests {
         let from =
             ScriptedPipe { gives: [Ok(&b"bytes"[..])].into(), gives_on: Some(Ok(b"")), ..ScriptedPipe::default() };
         assert_eq!(carried(from), (vec!["last bytes".into(), "shutdown ".into()], false));
+    }
+
+    #[tokio::test]
+    async fn last_bytes_arrive_if_the_connection_is_reset_before_the_next_turn() {
+        let ((mut from, mut sender), (mut to, mut receiver)) = (connected(), connected());
+        sender.write_all(b"421 too much").unwrap();
+        drop(sender);
+        let (mut direction, buffers) = (Direction::default(), Buffers::default());
+        let moved = poll_fn(|context| direction.poll(context, &buffers, &mut from, &mut to)).await;
+        assert_eq!((moved.unwrap(), direction.is_shut()), (12, true));
+        to.reset_on_drop();
+        drop(to);
+        let mut got = [0; 12];
+        receiver.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"421 too much");
+    }
+
+    /// A stream, and the socket of its peer.
+    fn connected() -> (Stream, std::net::TcpStream) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        accepted.set_nonblocking(true).unwrap();
+        (Stream::plain(tokio::net::TcpStream::from_std(accepted).unwrap()), peer)
+    }
+
+    #[test]
+    fn a_direction_leaves_only_when_the_receiver_has_taken_the_bytes() {
+        let mut from =
+            ScriptedPipe { gives: [Ok(&b"bytes"[..])].into(), gives_on: Some(Ok(b"")), ..ScriptedPipe::default() };
+        let mut to = ScriptedPipe { is_full: true, ..ScriptedPipe::default() };
+        let (mut direction, buffers) = (Direction::default(), Buffers::default());
+        let mut context = Context::from_waker(Waker::noop());
+        let _ = direction.poll(&mut context, &buffers, &mut from, &mut to);
+        assert!(direction.has_ended && !direction.is_leaving(), "a slow reader has the whole idle time");
+        to.is_full = false;
+        let _ = direction.poll(&mut context, &buffers, &mut from, &mut to);
+        assert!(direction.is_leaving());
     }
 
     #[test]
