@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use quinn_proto::RttEstimator;
-use quinn_proto::congestion::{Controller, ControllerFactory};
+use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 
 /// The part of the window that is left after a loss (§4.6).
 const BETA: f64 = 0.7;
@@ -113,25 +113,34 @@ impl Controller for CubicWindow {
     }
 
     fn on_congestion_event(&mut self, now: Instant, sent: Instant, is_persistent: bool, _: u64) {
-        if self.recovery.is_some_and(|recovery| sent <= recovery) {
-            return;
+        if self.recovery.is_none_or(|recovery| sent > recovery) {
+            self.recovery = Some(now);
+            self.before = self.window;
+            // §4.7: other flows need room.
+            self.origin = if self.window < self.origin { self.window * (1.0 + BETA) / 2.0 } else { self.window };
+            self.threshold = (self.window * BETA).max(self.least());
+            self.window = self.threshold;
+            self.epoch = None;
         }
-        self.recovery = Some(now);
-        self.before = self.window;
-        // §4.7: other flows need room.
-        self.origin = if self.window < self.origin { self.window * (1.0 + BETA) / 2.0 } else { self.window };
-        self.threshold = (self.window * BETA).max(self.least());
-        self.window = self.threshold;
-        self.epoch = None;
         if is_persistent {
-            // RFC 9002 §7.6.2.
+            // RFC 9002 §7.6.2, also within a recovery. The curve then begins at the window after slow start (§4.8).
             (self.window, self.recovery) = (self.least(), None);
+            (self.origin, self.epoch) = (0.0, None);
         }
     }
 
     fn on_mtu_update(&mut self, mtu: u16) {
         self.mtu = f64::from(mtu);
         self.window = self.window.max(self.least());
+        // The curve is in packets.
+        self.epoch = None;
+    }
+
+    fn metrics(&self) -> ControllerMetrics {
+        let mut metrics = ControllerMetrics::default();
+        metrics.congestion_window = self.window();
+        metrics.ssthresh = self.threshold.is_finite().then_some(self.threshold as u64);
+        metrics
     }
 
     fn window(&self) -> u64 {
@@ -185,6 +194,29 @@ mod tests {
         assert_eq!((cubic.window(), cubic.origin.round()), (49_000, 59_500.0));
         cubic.on_congestion_event(now, now + Duration::from_secs(1), true, 1000);
         assert_eq!(cubic.window(), 2_000);
+    }
+
+    #[test]
+    fn persistent_congestion_leaves_the_least_window_and_a_new_curve_also_within_a_recovery() {
+        let (mut cubic, now) = (window(200.0), Instant::now());
+        assert_eq!(cubic.metrics().ssthresh, None);
+        lose(&mut cubic, now);
+        cubic.on_congestion_event(now, now, true, 1000);
+        assert_eq!((cubic.window(), cubic.metrics().ssthresh), (2_000, Some(140_000)));
+        cubic.window = 140_000.0;
+        round_trip(&mut cubic, now, 0.0);
+        assert_eq!((cubic.origin, cubic.epoch), (140_000.0, Some((now, 0.0))));
+    }
+
+    #[test]
+    fn a_curve_begins_anew_with_packets_of_another_size() {
+        let (mut cubic, now) = (window(200.0), Instant::now());
+        lose(&mut cubic, now);
+        round_trip(&mut cubic, now, 0.0);
+        cubic.on_mtu_update(1_452);
+        let before = cubic.window;
+        let (_, seconds) = cubic.begin_epoch(now);
+        assert!((cubic.curve(-seconds) - before).abs() < 1.0, "{} of {before}", cubic.curve(-seconds));
     }
 
     #[test]
