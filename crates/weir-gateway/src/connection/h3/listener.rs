@@ -191,7 +191,11 @@ impl SocketDriver {
             self.worker.note_shortage();
             return self.refuse(context, incoming);
         }
-        if self.handshakes > RETRY_ABOVE && !incoming.remote_address_validated() {
+        let current = self.worker.current();
+        let clients = &current.snapshot.clients;
+        // Forged addresses must not use up the files of traces.
+        let must_prove = self.handshakes > RETRY_ABOVE || qlog::is_named(&clients.traced, incoming.remote_address());
+        if must_prove && !incoming.remote_address_validated() {
             self.worker.metrics.quic.retried.increment();
             return self.endpoint.retry(context, incoming);
         }
@@ -201,8 +205,6 @@ impl SocketDriver {
         }
         let local = self.endpoint.local_addr(incoming.local_ip());
         let ends = (incoming.remote_address(), local);
-        let current = self.worker.current();
-        let clients = &current.snapshot.clients;
         let (limits, trace) = (limits::of(clients), qlog::trace(&clients.traced, incoming.remote_address()));
         let snapshot = Mutex::new(Some(Arc::clone(&current.snapshot)));
         let terms = QuicTerms { limits, choose: Arc::new(CurrentServer { snapshot, local }), trace };
