@@ -667,7 +667,8 @@ impl Entry {
         Entry { of_node: Some(reason), ..self }
     }
 
-    /// Marks the plugin as one that works without HTTP, on stream routes.
+    /// Marks the plugin as one that works without HTTP, on stream routes. It must not identify a client or write fields of the request or
+    /// response: these are not kept while bytes are carried ([`crate::BareExchange`]).
     pub const fn on_streams(self) -> Entry {
         Entry { on_streams: true, ..self }
     }
