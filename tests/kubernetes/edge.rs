@@ -52,9 +52,15 @@ impl Edge {
     /// The same with further settings of the node.
     #[track_caller]
     pub(crate) fn start_with(cluster: &StandIn, settings: &str) -> Edge {
+        Edge::launch(weir(), cluster, settings)
+    }
+
+    /// The same with this launcher.
+    #[track_caller]
+    pub(crate) fn launch(launcher: Launcher, cluster: &StandIn, settings: &str) -> Edge {
         let (data, file, address) = place(cluster);
         let file = file + settings;
-        Edge { node: weir().start(&file), address, file, data }
+        Edge { node: launcher.start(&file), address, file, data }
     }
 
     /// Starts a node with this file, which has the data directory `data`, and a Gateway at this port.

@@ -20,6 +20,7 @@ mod ingresses;
 mod issuing;
 mod load;
 mod objects;
+mod outages;
 mod policies;
 mod pulling;
 mod real;
