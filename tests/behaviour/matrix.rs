@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
 use weir_testkit::{DEADLINE, Gate, Gateway, Origin, eventually, is_full};
 
@@ -577,6 +578,97 @@ fn a_large_download_takes_no_memory_and_waits_for_the_client<C: ClientSide, U: U
     }
 }
 
+/// The bytes of a response whose rate is limited: those of two seconds.
+const PACED: usize = 400_000;
+
+fn a_response_is_sent_at_the_rate_of_its_route<C: ClientSide, U: UpstreamSide>() {
+    let origin = U::origin(|exchange| {
+        let is_known = exchange.target().ends_with("known");
+        exchange.respond(200, &[], if is_known { Length::Exactly(PACED as u64) } else { Length::Unknown });
+        if exchange.send(&vec![b'x'; PACED]).is_ok() && !is_known {
+            exchange.finish(&[("X-Sum", "7")]);
+        }
+    });
+    let route = |name: &str, plugins: &str| {
+        format!("id: {name}, uri: /{name}/*, plugins: {{ {plugins} }}, upstream: {}", upstream::<U>(&[&origin]))
+    };
+    let paced = "limit-rate: { rate: 200000 }";
+    let routes = [
+        route("paced", paced),
+        route("held", &format!("{paced}, response-rewrite: {{ filters: [{{ regex: y, replace: z }}] }}")),
+        route("filtered", &format!("{paced}, gzip: {{ min_length: 1000000000, types: [a/b] }}")),
+        route("free", &format!("limit-rate: {{ rate: 1, after: {PACED} }}")),
+    ];
+    let routes: Vec<&str> = routes.iter().map(String::as_str).collect();
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file_of::<C>(&routes));
+    let ask = |name: &str, length: &str| {
+        let mut client = C::connect(&gateway);
+        let start = Instant::now();
+        client.begin("GET", &format!("/{name}/{length}"), &[("TE", "trailers")], Length::None);
+        let answer = client.answer().expect("an answer");
+        let took = start.elapsed();
+        let is_whole = answer.body.len() == PACED && answer.body.bytes().all(|byte| byte == b'x');
+        assert!(answer.status == 200 && is_whole, "{name} {length}: {} bytes", answer.body.len());
+        // What is sent at once is a twentieth of a second's. With a byte in a second, the free one would never end.
+        let least = Duration::from_millis(if name == "free" { 0 } else { 1_900 });
+        assert!(took >= least, "{name} {length}: {took:?}");
+        if length == "known" {
+            assert_eq!(answer.fields.get("Content-Length"), Some("400000"), "{name}: a rate changes no length");
+        } else if name != "held" {
+            assert_eq!(client.trailers().get("X-Sum"), Some("7"), "{name}: trailers come after the content");
+        }
+    };
+    thread::scope(|scope| {
+        for name in ["paced", "held", "filtered", "free"] {
+            for length in ["known", "open"] {
+                scope.spawn(move || ask(name, length));
+            }
+        }
+    });
+}
+
+fn a_slow_response_stops_its_upstream_and_no_other_response<C: ClientSide, U: UpstreamSide>() {
+    let (sent, gone) = (Arc::new(AtomicU64::new(0)), Gate::new());
+    let origin = U::origin({
+        let (sent, gone) = (Arc::clone(&sent), gone.clone());
+        move |exchange| {
+            if exchange.target() != "/slow" {
+                return exchange.answer(200, &[], "soon");
+            }
+            exchange.respond(200, &[], Length::Exactly(large()));
+            let block = vec![b'x'; 1 << 18];
+            while exchange.send(&block).is_ok() {
+                sent.fetch_add(1 << 18, Ordering::Relaxed);
+            }
+            gone.open();
+        }
+    });
+    let upstream = upstream::<U>(&[&origin]);
+    let slow =
+        format!("id: slow, uri: /slow, plugins: {{ limit-rate: {{ rate: 1, after: 5000 }} }}, upstream: {upstream}");
+    let other = format!("id: other, uri: /other, upstream: {upstream}");
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file_of::<C>(&[&slow, &other]));
+    let mut client = C::connect(&gateway);
+    client.begin("GET", "/slow", &[], Length::None);
+    assert_eq!(client.response().expect("a head").0, 200);
+    let mut got = 0;
+    while got < 5000 {
+        got += client.part().expect("what is sent at once").len();
+    }
+    assert!(got <= 5000 + 512, "{got} bytes");
+    let (mut still, mut last) = (0, u64::MAX);
+    eventually("the origin waits", DEADLINE, || {
+        let now = sent.load(Ordering::Relaxed);
+        still = if now == last { still + 1 } else { 0 };
+        last = now;
+        still == 50
+    });
+    assert!(last < large() / 2, "the origin could send {last} bytes of which few were sent on");
+    assert_eq!(C::connect(&gateway).ask("GET", "/other", &[], b"").expect("an answer").body, "soon");
+    client.abort();
+    gone.wait(); // the origin sees that the client has left
+}
+
 fn a_cut_response_is_seen_to_be_cut<C: ClientSide, U: UpstreamSide>() {
     let origin = U::origin(|exchange| {
         if exchange.target() == "/next" {
@@ -800,6 +892,8 @@ matrix! {
         a_kept_response_answers_again,
         a_large_upload_takes_no_memory,
         a_large_download_takes_no_memory_and_waits_for_the_client,
+        a_response_is_sent_at_the_rate_of_its_route,
+        a_slow_response_stops_its_upstream_and_no_other_response,
         a_cut_response_is_seen_to_be_cut,
         a_failed_attempt_is_made_elsewhere_where_that_is_safe,
         another_endpoint_is_tried_after_a_status_where_that_is_wanted,

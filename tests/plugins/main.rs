@@ -42,6 +42,7 @@ mod otlp;
 mod price;
 mod prompts;
 mod redis;
+mod response_rates;
 mod rewrites;
 mod secrets;
 mod shared_limits;

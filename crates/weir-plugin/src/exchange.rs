@@ -4,6 +4,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU64;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -79,6 +80,14 @@ pub struct Exchange {
     rare: Option<Box<RareParts>>,
 }
 
+/// How fast content is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResponseRate {
+    pub bytes_per_second: NonZeroU64,
+    /// Bytes at the beginning that are sent without a limit.
+    pub at_once: u64,
+}
+
 /// Parts that few exchanges need, behind one pointer to keep the others small. Once allocated, it is reused.
 #[derive(Debug, Default)]
 struct RareParts {
@@ -119,6 +128,7 @@ struct RareParts {
     /// Those of a response that plugins receive as a whole, while they do.
     response_trailers: Trailers,
     page: Option<Box<PageRequest>>,
+    response_rate: Option<ResponseRate>,
 }
 
 impl RareParts {
@@ -151,11 +161,13 @@ impl RareParts {
             time_limit,
             response_trailers,
             page,
+            response_rate,
         } = self;
         (*responder, *request_body, *held, *identity_ends_at) = (None, None, Held::default(), None);
         (*responder_stays, *responders_collide, *service_failed) = (false, false, false);
         (*token_claims, *websocket_protocol, *shown, *refused_by, *turns) = (None, None, None, "", None);
         (*carrier, *time_limit, *response_trailers, *page) = (None, None, Trailers::default(), None);
+        *response_rate = None;
         body_masks.clear();
         publish_quotas.clear();
         delivery_quotas.clear();
@@ -785,6 +797,21 @@ impl Exchange {
 
     pub fn set_carrier(&mut self, carrier: Rc<Exchange>) {
         self.rare.get_or_insert_default().carrier = Some(carrier);
+    }
+
+    /// The rate at which the content of the response is sent to the client; `None` if it is not limited.
+    pub fn response_rate(&self) -> Option<ResponseRate> {
+        self.rare.as_ref()?.response_rate
+    }
+
+    /// Limits the rate at which the content of a response of the upstream is sent to the client. It has to be called in
+    /// [`crate::Plugin::response_filter`], and the lowest rate counts.
+    pub fn limit_response_rate(&mut self, rate: ResponseRate) {
+        let known = &mut self.rare.get_or_insert_default().response_rate;
+        *known = Some(known.map_or(rate, |known| ResponseRate {
+            bytes_per_second: known.bytes_per_second.min(rate.bytes_per_second),
+            at_once: known.at_once.min(rate.at_once),
+        }));
     }
 
     /// The most time that the exchange may take from its beginning, if a plugin has set one.

@@ -91,6 +91,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<limit::limit_conn::LimitConn>().on_streams(),
     Entry::described::<limit::limit_count::LimitCount>(),
     Entry::of::<limit::limit_events::LimitEvents>(),
+    Entry::of::<limit::limit_rate::LimitRate>(),
     Entry::of::<limit::limit_req::LimitReq>(),
     Entry::described::<log::loggly::Loggly>()
         .of_node("the server that it sends records to is a setting of the node")

@@ -8,7 +8,7 @@ use super::frames::{
     DATA, END_STREAM, End, Frames, HEADERS, INITIAL_WINDOW_SIZE, PING, WHOLE, WINDOW_UPDATE, frame, get, headers,
     request,
 };
-use crate::harness::Rig;
+use crate::harness::{Rig, weir};
 
 const CONTENT: usize = 256 * 1024;
 /// The connection's window is opened by so much at a time.
@@ -86,4 +86,26 @@ fn a_response_without_content_is_complete_beside_a_download_that_waits() {
         client.send(headers(stream, WHOLE, &request(method, path, &[("priority", "u=5")])));
         assert_eq!(client.end(stream), End::Answered(status, String::new()), "{method} {path}");
     }
+}
+
+#[test]
+fn a_response_with_a_limited_rate_does_not_slow_the_others_of_its_connection() {
+    let origin = Origin::reading(Reading::Strict, |_| Answer::ok(vec![b'x'; CONTENT]));
+    let upstream = format!("upstream: {{ nodes: {{ \"{}\": 1 }} }}", origin.addr());
+    let gateway = weir().start(&format!(
+        "routes:\n  - {{ id: slow, uri: /slow, plugins: {{ limit-rate: {{ rate: 1 }} }}, {upstream} }}\n  - {{ id: other, uri: /other, \
+         {upstream} }}\n"
+    ));
+    let mut client = Frames::connect_with(&gateway, &[(INITIAL_WINDOW_SIZE, 1 << 20)]);
+    client.send(frame(WINDOW_UPDATE, 0, 0, (1_u32 << 24).to_be_bytes()));
+    let mut brought = BTreeMap::from([(1, 0)]);
+    client.send(headers(1, WHOLE, &get("/slow", &[("priority", "u=0")])));
+    receive(&mut client, &mut brought, 512);
+    for stream in [3, 5, 7] {
+        brought.insert(stream, 0);
+        client.send(headers(stream, WHOLE, &get("/other", &[("priority", "u=7")])));
+        assert!(receive(&mut client, &mut brought, 2 * CONTENT), "the connection's other stream ends");
+        assert_eq!(brought[&stream], CONTENT);
+    }
+    assert_eq!(brought[&1], 512, "a byte in a second, after the least piece");
 }

@@ -48,6 +48,7 @@ fn with_access(
     plugins.extend(body_size(conversion, scope));
     plugins.extend(rate(conversion, limiting("limit_req")));
     plugins.extend(concurrent(conversion, limiting("limit_conn")));
+    plugins.extend(response_rate(conversion, scope));
     let fields = fields(conversion, scope);
     plugins.extend(substitution::with_filters(conversion, scope, fields));
     plugins.extend(compression::plugins(conversion, scope));
@@ -236,6 +237,25 @@ fn concurrent(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String
     options.extend(key.meta());
     let options = options.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     Some(("limit-conn".to_owned(), Yaml::Map(options)))
+}
+
+/// The rate of a response, in bytes per second.
+fn response_rate(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml)> {
+    let limit = scope.last("limit_rate")?;
+    let size = |conversion: &mut Conversion, directive: &Directive| {
+        let size = bytes(directive.argument(0));
+        if size.is_none() {
+            let text = format!("`{}`: the rate of `limit-rate` is a number; it cannot be a variable", directive.head());
+            conversion.lost(&directive.place, text);
+        }
+        size
+    };
+    let (rate, after) = (size(conversion, limit), scope.last("limit_rate_after"));
+    let after = after.and_then(|after| size(conversion, after)).filter(|after| *after > 0);
+    let rate = rate.filter(|rate| *rate > 0)?;
+    let options = [("rate", rate)].into_iter().chain(after.map(|after| ("after", after)));
+    let options = options.map(|(name, value)| (name.to_owned(), Yaml::Integer(value))).collect();
+    Some(("limit-rate".to_owned(), Yaml::Map(options)))
 }
 
 /// The statuses of the responses that `add_header` changes, unless it says `always`.

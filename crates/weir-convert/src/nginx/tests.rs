@@ -665,6 +665,27 @@ server {
     );
 }
 
+#[test]
+fn rates_of_responses_are_limited_where_they_are_numbers() {
+    let text = "\
+server {
+  proxy_redirect off;
+  limit_rate 100k;
+  location /a { limit_rate_after 1m; proxy_pass http://a; }
+  location /b { limit_rate 0; proxy_pass http://a; }
+  location /c { limit_rate $pace; limit_rate_after 1m; proxy_pass http://a; }
+}
+";
+    let yaml = converted(text).yaml();
+    let found: Vec<&str> = yaml.lines().filter(|line| line.contains("rate:") || line.contains("after:")).collect();
+    let found: Vec<&str> = found.into_iter().map(str::trim).collect();
+    assert_eq!(found, ["rate: 102400", "after: 1048576"], "{yaml}");
+    assert_eq!(
+        findings(text),
+        ["6: not converted: `limit_rate $pace`: the rate of `limit-rate` is a number; it cannot be a variable"]
+    );
+}
+
 const BCRYPT_HASH: &str = "$2y$10$abcdefghijklmnopqrstuuFmEfrkTQnczNzw475xE2VhDrK1uwJiC";
 const APR1_HASH: &str = "$apr1$r31.....$HqJZimcKQFAMYayBlzkrA/";
 

@@ -27,6 +27,7 @@ use crate::plugins::chain::Plugins;
 use crate::plugins::content;
 use crate::snapshot::{ClientSettings, Endpoint, PassHost, Persistence, Timeouts};
 
+mod paced;
 mod request;
 mod response;
 
@@ -303,7 +304,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         let (waits_for_client, is_upstream_blocked) = (self.client.is_blocked(), self.upstream.is_blocked());
         // While the client does not take the response, the upstream is not to blame for its silence.
         let upstream = if waits_for_client && !is_upstream_blocked { NEVER } else { self.request.upstream_deadline_ns };
-        let client = if waits_for_client { self.response.client_deadline_ns } else { NEVER };
+        let client = if waits_for_client && C::HAS_WRITE_TIMEOUT { self.response.client_deadline_ns } else { NEVER };
         let body = match self.request.body.is_done() || self.request.refused || is_upstream_blocked {
             true => NEVER,
             false if self.awaits_invitation() => NEVER,
@@ -328,7 +329,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         )?;
         let leave = self.leave_ns().min(self.end_deadline_ns());
         let flush = match &self.response.content {
-            Some(content) if !waits_for_client => content.flush_due_ns(),
+            Some(content) if !waits_for_client => content.due_ns(),
             _ => NEVER,
         };
         self.client.set_deadline(earliest_ns.min(leave).min(flush));

@@ -20,6 +20,8 @@ pub(crate) enum BodyTransfer {
     },
     /// The body is complete, with its trailers.
     Done(Trailers),
+    /// No more of it is read for now, since its rate is limited.
+    Paused(Box<BodyTransfer>),
 }
 
 /// The body's framing is broken.
@@ -68,6 +70,31 @@ impl BodyTransfer {
 
     pub(crate) fn is_done(&self) -> bool {
         matches!(self, BodyTransfer::Done(_))
+    }
+
+    /// No more of the body is read, at least for now.
+    pub(crate) fn is_done_or_paused(&self) -> bool {
+        matches!(self, BodyTransfer::Done(_) | BodyTransfer::Paused(_))
+    }
+
+    /// All of it has been read.
+    pub(crate) fn is_paused_at_end(&self) -> bool {
+        matches!(self, BodyTransfer::Paused(body) if body.is_done())
+    }
+
+    /// Nothing changes if it is paused.
+    pub(crate) fn pause(&mut self) {
+        if !matches!(self, BodyTransfer::Paused(_)) {
+            let body = std::mem::replace(self, BodyTransfer::UntilClose);
+            *self = BodyTransfer::Paused(Box::new(body));
+        }
+    }
+
+    /// Nothing changes if it is not paused.
+    pub(crate) fn resume(&mut self) {
+        if let BodyTransfer::Paused(body) = self {
+            *self = std::mem::replace(&mut **body, BodyTransfer::UntilClose);
+        }
     }
 
     /// The trailers; `None` until the body is complete.
@@ -124,7 +151,9 @@ impl BodyTransfer {
         mut each: impl FnMut(&[u8]),
     ) -> Result<TransferProgress, BrokenFraming> {
         match self {
-            BodyTransfer::Done(_) | BodyTransfer::AwaitsEnd { .. } => Ok(TransferProgress { consumed: 0, content: 0 }),
+            BodyTransfer::Done(_) | BodyTransfer::AwaitsEnd { .. } | BodyTransfer::Paused(_) => {
+                Ok(TransferProgress { consumed: 0, content: 0 })
+            }
             BodyTransfer::Marked(remaining) => {
                 let length = usize::try_from(*remaining).unwrap_or(usize::MAX).min(input.len());
                 each(&input[..length]);
@@ -175,7 +204,9 @@ impl BodyTransfer {
                 Ok(())
             }
             BodyTransfer::Done(_) => Ok(()),
-            BodyTransfer::Sized(_) | BodyTransfer::Marked(_) | BodyTransfer::Chunked(_) => Err(BrokenFraming),
+            BodyTransfer::Sized(_) | BodyTransfer::Marked(_) | BodyTransfer::Chunked(_) | BodyTransfer::Paused(_) => {
+                Err(BrokenFraming)
+            }
         }
     }
 }
@@ -234,6 +265,24 @@ mod tests {
         assert!(!body.is_done() && body.close(Trailers::default()).is_ok() && body.is_done());
         assert!(BodyTransfer::with_marked_end(Framing::None, 1000).lacks_end());
         assert_eq!(BodyTransfer::AwaitsEnd { until_ns: 5 }.end_deadline_ns(), 5);
+    }
+
+    #[test]
+    fn a_paused_body_is_as_it_was_when_it_goes_on() {
+        let mut body = BodyTransfer::new(Framing::Sized(5), 0);
+        body.pause();
+        body.pause();
+        assert!(body.is_done_or_paused() && !body.is_done());
+        assert!(body.transfer(b"hello", HopFraming::Plain, &mut Vec::new()).is_ok_and(|moved| moved.consumed == 0));
+        body.resume();
+        body.resume();
+        assert!(!body.is_done_or_paused());
+        assert!(body.transfer(b"hello", HopFraming::Plain, &mut Vec::new()).is_ok() && body.is_done());
+        body.pause();
+        assert!(
+            !body.is_done() && body.is_paused_at_end(),
+            "what has been read of a complete body may still have to be sent"
+        );
     }
 
     #[test]

@@ -45,6 +45,9 @@ pub(crate) trait ClientSide: Sending {
     /// Whether the request's content must come at the minimum rate of clients.
     const HAS_MINIMUM_RATE: bool = true;
 
+    /// Whether the response must be taken within the write time-out of clients.
+    const HAS_WRITE_TIMEOUT: bool = true;
+
     type Pipe: Pipe;
 
     /// The context of the worker that serves the client.

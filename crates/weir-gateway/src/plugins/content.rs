@@ -10,6 +10,7 @@ use weir_proto::{Framing, Trailers};
 use super::chain::Plugins;
 use super::events;
 use super::guard::guarded;
+use super::pace::{ContentPace, PaceStep};
 use super::price::{HeldTime, PricedPhase};
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
@@ -294,7 +295,7 @@ pub(crate) struct ResponseContent<'a> {
     whole: WholeBody<'a>,
     held: Vec<u8>,
     _held_time: HeldTime<'a>,
-    /// Counts `held` against the limits of held content.
+    /// Counts `held`, or what waits for its time, against the limits of held content.
     counted: Held,
     /// The filters it passes if no plugin wants it whole.
     filters: Filters,
@@ -302,6 +303,11 @@ pub(crate) struct ResponseContent<'a> {
     only_observes: bool,
     /// No filter can hold anything back, since all were flushed after the last piece.
     is_flushed: bool,
+    /// The rate of the response, if it is limited. While the content is held, the rate is not known: plugins that want the whole of
+    /// it decide before those that filter it.
+    pace: Option<Box<ContentPace>>,
+    /// The plugins have seen the end: what is left is sent as its rate allows.
+    has_ended: bool,
 }
 
 impl<'a> ResponseContent<'a> {
@@ -310,6 +316,7 @@ impl<'a> ResponseContent<'a> {
     pub(crate) fn new(
         plugins: Plugins<'a>,
         exchange: &mut ServedExchange,
+        now_ns: u64,
     ) -> Result<Option<Box<ResponseContent<'a>>>, Stop> {
         let whole = whole_of_response(plugins, exchange)?;
         let is_held = !whole.links.is_empty();
@@ -317,7 +324,8 @@ impl<'a> ResponseContent<'a> {
         if !is_held || exchange.response.framing == Framing::None {
             filters = filters_of_response(plugins, exchange)?;
         }
-        if !is_held && filters.is_empty() {
+        let pace = if is_held { None } else { pace_of(exchange, now_ns) };
+        if !is_held && filters.is_empty() && pace.is_none() {
             return Ok(None);
         }
         match exchange.response.framing {
@@ -333,7 +341,7 @@ impl<'a> ResponseContent<'a> {
             _ => {}
         }
         Ok(Some(Box::new(ResponseContent {
-            only_observes: !is_held && filters.only_observe(),
+            only_observes: !is_held && filters.only_observe() && pace.is_none(),
             _held_time: plugins.pricing.held_time(&whole.links, exchange),
             plugins,
             whole,
@@ -341,6 +349,8 @@ impl<'a> ResponseContent<'a> {
             counted: Held::of(exchange.client.addr),
             filters,
             is_flushed: true,
+            pace,
+            has_ended: false,
         })))
     }
 
@@ -387,16 +397,82 @@ impl<'a> ResponseContent<'a> {
 
     /// When a filter has to be flushed even if no content comes.
     pub(crate) fn flush_due_ns(&self) -> u64 {
-        if self.is_held() { u64::MAX } else { self.filters.flush_due_ns() }
+        if self.is_held() || self.has_ended { u64::MAX } else { self.filters.flush_due_ns() }
     }
 
-    /// Called at the end of the content: appends the rest, or all of it if it was held.
+    /// When something has to be done even if no content comes: a filter is flushed, or content sent that waits for its time.
+    pub(crate) fn due_ns(&self) -> u64 {
+        match &self.pace {
+            Some(pace) if pace.is_waiting() => pace.due_ns(),
+            Some(pace) => pace.due_ns().min(self.flush_due_ns()),
+            None => self.flush_due_ns(),
+        }
+    }
+
+    /// Whether the rate of the response is limited.
+    pub(crate) fn is_paced(&self) -> bool {
+        self.pace.is_some()
+    }
+
+    /// Whether content waits for its time.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.pace.as_ref().is_some_and(|pace| pace.is_waiting())
+    }
+
+    /// Takes content for the client; returns what is sent now. The rest waits, or is sent at once if no more content may be held:
+    /// then what follows waits for longer.
+    pub(crate) fn paced(&mut self, now_ns: u64, content: Vec<u8>) -> Vec<u8> {
+        let Some(pace) = &mut self.pace else { return content };
+        let sent = pace.take(now_ns, content.len());
+        if sent == content.len() {
+            return content;
+        }
+        let is_room = self.counted.set(pace.waiting_bytes(&content, sent) as u64).is_ok();
+        let mut now = content[..sent].to_vec();
+        pace.keep(content, sent);
+        if !is_room {
+            now.append(&mut pace.hurry(now_ns));
+            self.hold_nothing();
+        }
+        now
+    }
+
+    /// Takes the content of a response that was held, now that plugins have seen all of it; returns what is sent now.
+    pub(crate) fn paced_whole(&mut self, exchange: &ServedExchange, now_ns: u64, content: Vec<u8>) -> Vec<u8> {
+        self.pace = pace_of(exchange, now_ns);
+        self.whole.links.clear();
+        self.paced(now_ns, content)
+    }
+
+    /// What comes next of a response whose rate is limited; `None` if it is not.
+    pub(crate) fn next_step(&mut self, now_ns: u64) -> Option<PaceStep> {
+        let pace = self.pace.as_mut()?;
+        let step = pace.step(now_ns);
+        if matches!(step, PaceStep::Send(_)) && !pace.is_waiting() {
+            self.hold_nothing();
+        }
+        Some(step)
+    }
+
+    fn hold_nothing(&mut self) {
+        self.counted.set(0).expect("less than before is always allowed");
+    }
+
+    /// Ends the limit of the rate; returns what waits.
+    pub(crate) fn lift_pace(&mut self, now_ns: u64) -> Vec<u8> {
+        self.pace.as_mut().map(|pace| pace.lift(now_ns)).unwrap_or_default()
+    }
+
+    /// Called at the end of the content: appends the rest, or all of it if it was held. Only the first call does something.
     pub(crate) fn end(
         &mut self,
         exchange: &mut ServedExchange,
         trailers: &mut Trailers,
         out: &mut Vec<u8>,
     ) -> Result<(), Stop> {
+        if std::mem::replace(&mut self.has_ended, true) {
+            return Ok(());
+        }
         if !self.is_held() {
             return self.filters.end(b"", trailers, out);
         }
@@ -439,6 +515,10 @@ fn seen(
     let body = filtered(&mut filters, body, trailers)?;
     exchange.response.framing = Framing::Sized(body.len() as u64);
     Ok(body)
+}
+
+fn pace_of(exchange: &ServedExchange, now_ns: u64) -> Option<Box<ContentPace>> {
+    exchange.response_rate().map(|rate| Box::new(ContentPace::new(rate, now_ns)))
 }
 
 fn has_content(exchange: &ServedExchange) -> bool {

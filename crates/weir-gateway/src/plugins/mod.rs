@@ -5,4 +5,5 @@ pub(crate) mod content;
 pub(crate) mod events;
 pub(crate) mod guard;
 pub(crate) mod messages;
+pub(crate) mod pace;
 pub(crate) mod price;

@@ -248,6 +248,9 @@ impl ClientSide for SubrequestClient {
     /// The client of the exchange that it belongs to has it.
     const HAS_MINIMUM_RATE: bool = false;
 
+    /// The same: that exchange may also take the response slowly by itself, since its rate is limited.
+    const HAS_WRITE_TIMEOUT: bool = false;
+
     type Pipe = SubrequestClient;
 
     fn context(&self) -> Rc<WorkerContext> {

@@ -44,10 +44,13 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                 },
             };
         }
-        if self.response.head_done && self.response.body.is_done() {
-            return Poll::Pending;
+        let (worker, mut room) = (self.worker, self.client.room());
+        if self.response.head_done && self.response.body.is_done_or_paused() {
+            match self.poll_pace(context, room) {
+                Poll::Ready(Ok(most @ 1..)) => room = most,
+                moved => return moved.map_ok(|_| ()),
+            }
         }
-        let (worker, room) = (self.worker, self.client.room());
         worker.buffers.with_read_buffer(|buffer| {
             match self.upstream.poll_receive(context, &mut buffer[..room], &mut self.exchange.response) {
                 Poll::Pending => Poll::Pending,
@@ -202,12 +205,14 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         let (mut plain, mut passed) = (Vec::new(), Vec::new());
         let moved = body.transfer(bytes, HopFraming::Plain, &mut plain).map_err(|_| Stop::BadResponseBody)?;
         content.piece(self.exchange, &plain, &mut passed)?;
+        let passed = content.paced(self.now_ns, passed);
         let is_over = content.is_over();
         self.write_content(&passed, out);
         if is_over {
             self.response.body = BodyTransfer::Done(Trailers::default());
             (self.response.client_reusable, self.response.upstream_reusable) = (false, false);
         }
+        self.pause();
         Ok(moved)
     }
 
@@ -234,7 +239,10 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     pub(super) fn end_stream(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
         self.response.body = BodyTransfer::Done(Trailers::default());
         (self.response.client_reusable, self.response.upstream_reusable) = (false, false);
+        let now_ns = self.now_ns;
+        let waiting = self.response.content.as_mut().map(|content| content.lift_pace(now_ns)).unwrap_or_default();
         self.worker.buffers.with_write_buffer(|out| {
+            self.write_content(&waiting, out);
             self.end_response(out)?;
             self.send_to_client(context, out)
         })?;
@@ -257,12 +265,12 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         self.upstream_closed(context)
     }
 
-    fn write_content(&mut self, content: &[u8], out: &mut Vec<u8>) {
+    pub(super) fn write_content(&mut self, content: &[u8], out: &mut Vec<u8>) {
         body::write(out, self.response.coding, content);
         self.exchange.body_bytes += content.len() as u64;
     }
 
-    fn end_response(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
+    pub(super) fn end_response(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
         if let Some(content) = &mut self.response.content {
             if content.is_held() {
                 return Ok(());
@@ -270,7 +278,13 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             let mut rest = Vec::new();
             let trailers = self.response.body.trailers_mut().expect("all of it was there");
             content.end(self.exchange, trailers, &mut rest)?;
+            let rest = content.paced(self.now_ns, rest);
+            let is_waiting = content.is_waiting();
             self.write_content(&rest, out);
+            if is_waiting {
+                self.response.body.pause();
+                return Ok(());
+            }
         }
         let trailers = self.response.body.trailers().filter(|_| self.exchange.request.takes_trailers);
         self.client.end(out, self.response.coding, trailers);
@@ -281,9 +295,15 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     /// sends by the clock. Returns whether a plugin has ended the response.
     pub(super) fn flush_content(&mut self, context: &mut Context<'_>) -> Result<bool, Stop> {
         let Some(content) = &mut self.response.content else { return Ok(false) };
+        if content.is_waiting() {
+            self.response.body.pause();
+            return Ok(false);
+        }
         let mut kept = Vec::new();
         content.flush(self.now_ns, &mut kept)?;
         let ends = content.is_over() && !self.response.body.is_done();
+        let kept = content.paced(self.now_ns, kept);
+        self.pause();
         if kept.is_empty() && !ends {
             return Ok(false);
         }
@@ -320,8 +340,14 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             self.begin_response(out);
             self.send_to_client(context, out)
         })?;
+        let body = content.paced_whole(self.exchange, self.now_ns, body);
         self.exchange.body_bytes += body.len() as u64;
         self.send_to_client(context, &body)?;
+        if content.is_waiting() {
+            self.response.body.pause();
+            self.response.content = Some(content);
+            return Ok(());
+        }
         self.worker.buffers.with_write_buffer(|out| {
             self.end_response(out)?;
             self.send_to_client(context, out)
@@ -375,7 +401,10 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         forward::correct_response_framing(self.exchange);
         let plugins = self.terms.plugins;
         if plugins.see_response_bodies(self.exchange) || plugins.see_messages(self.exchange) {
-            self.response.content = content::ResponseContent::new(self.terms.plugins, self.exchange)?;
+            self.response.content = content::ResponseContent::new(plugins, self.exchange, self.now_ns)?;
+            if U::MARKS_END {
+                self.pause(); // the content comes apart from the head
+            }
         }
         self.response.head_done = true;
         if !self.response.content.as_ref().is_some_and(|content| content.is_held()) {
@@ -441,7 +470,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         }
     }
 
-    fn send_to_client(&mut self, context: &mut Context<'_>, out: &[u8]) -> Result<(), Stop> {
+    pub(super) fn send_to_client(&mut self, context: &mut Context<'_>, out: &[u8]) -> Result<(), Stop> {
         self.exchange.response_bytes += out.len() as u64;
         self.client.send(context, out).map_err(|_| Stop::ClientGone)?;
         if self.client.is_blocked() {

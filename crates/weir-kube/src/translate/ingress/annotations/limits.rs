@@ -3,9 +3,7 @@
 use serde_json::json;
 
 use super::super::settings::IngressTimeouts;
-use super::{
-    Annotation, Given, IngressSettings, NEEDED, Nothing, OPTIONAL, Reads, Refused, Served, Told, With, annotation,
-};
+use super::{Annotation, Given, IngressSettings, NEEDED, Nothing, OPTIONAL, Reads, Refused, Served, With, annotation};
 
 pub(super) const TABLE: &[Annotation] = &[
     annotation(
@@ -59,8 +57,14 @@ pub(super) const TABLE: &[Annotation] = &[
         NEEDED,
         "`limit-conn` for each client address, with 503.",
     ),
-    annotation("limit-rate", Reads::Number, Told, OPTIONAL, "The rate at which responses are sent is not limited."),
-    annotation("limit-rate-after", Reads::Number, With("limit-rate"), OPTIONAL, "As `limit-rate`."),
+    annotation(
+        "limit-rate",
+        Reads::Number,
+        Served(response_rate),
+        OPTIONAL,
+        "`limit-rate` with so many KiB in a second for each response; `0` is no limit.",
+    ),
+    annotation("limit-rate-after", Reads::Number, With("limit-rate"), OPTIONAL, "`limit-rate.after`, in KiB."),
     annotation("global-rate-limit", Reads::Number, Refused, NEEDED, "Use `limit-count` with `policy: redis`."),
     annotation("global-rate-limit-window", Reads::Text, With("global-rate-limit"), OPTIONAL, "As `global-rate-limit`."),
     annotation("global-rate-limit-key", Reads::Text, With("global-rate-limit"), OPTIONAL, "As `global-rate-limit`."),
@@ -135,6 +139,19 @@ fn per_minute(given: &Given, settings: &mut IngressSettings) -> Result<(), Strin
         json!({ "count": number * multiplier(given), "time_window": 60, "key": "remote_addr", "rejected_code": 503 });
     settings.plugins.insert("limit-count".to_owned(), options);
     exempt(given, settings, "limit-count");
+    Ok(())
+}
+
+fn response_rate(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
+    let bytes = |name: &str| {
+        let kib = given.number(name).unwrap_or_default();
+        kib.checked_mul(1024).ok_or_else(|| format!("`{kib}` of `{name}` is too large: it is a number of KiB"))
+    };
+    let rate = bytes("limit-rate")?;
+    if rate > 0 {
+        let options = json!({ "rate": rate, "after": bytes("limit-rate-after")? });
+        settings.plugins.insert("limit-rate".to_owned(), options);
+    }
     Ok(())
 }
 
