@@ -231,6 +231,11 @@ fn a_canary_gets_its_share() {
             ],
         },
         IngressCase {
+            name: "canary-weight-total",
+            manifests: canary(&[("canary-weight", "1000"), ("canary-weight-total", "1000")]),
+            asked: &[(get("/", "h"), "two GET"), (get("/x", "h"), "two GET")],
+        },
+        IngressCase {
             name: "canary-by-header-pattern",
             manifests: canary(&[("canary-by-header", "X-Canary"), ("canary-by-header-pattern", "^b[0-9]$")]),
             asked: &[(with("/", "X-Canary: b7\r\n"), "two GET"), (with("/", "X-Canary: b77\r\n"), "one GET")],
@@ -327,7 +332,7 @@ fn passwords_do_not_reach_the_service() {
 /// Annotations with which an Ingress must not be served, and a part of what is said.
 const REFUSED: &[(&str, &str, &str)] = &[
     ("configuration-snippet", "deny all;", "Configuration of nginx cannot be included"),
-    ("server-snippet", "x", "The same"),
+    ("server-snippet", "x", "Configuration of nginx cannot be included"),
     ("auth-snippet", "x", "Configuration of nginx cannot be included"),
     ("auth-type", "digest", "`digest` is not served"),
     ("auth-type", "basic", "there is no Secret"),

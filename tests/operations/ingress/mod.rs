@@ -2,6 +2,7 @@
 //! ingress-nginx do. Manifests, requests, answers.
 
 mod annotations;
+mod effects;
 mod manifests;
 mod rules;
 

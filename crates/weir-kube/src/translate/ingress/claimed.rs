@@ -104,7 +104,7 @@ fn tell(claimed: &Claimed, remarks: &[Remark], options: &KubeOptions, translatio
             Treatment::Refused => (
                 EventKind::Warning,
                 "AnnotationRefused",
-                format!("`{name}`: {text} The paths of this Ingress are answered with 503"),
+                format!("`{name}`: {}. The paths of this Ingress are answered with 503", text.trim_end_matches('.')),
             ),
             Treatment::Left => (EventKind::Warning, "AnnotationNotServed", format!("`{name}`: {text}")),
             Treatment::Differs => (EventKind::Normal, "AnnotationDiffers", format!("`{name}`: {text}")),

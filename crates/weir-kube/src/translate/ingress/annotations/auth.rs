@@ -58,7 +58,13 @@ pub(super) const TABLE: &[Annotation] = &[
         NEEDED,
         "The values of the ConfigMap in `forward-auth.extra_headers`.",
     ),
-    annotation("auth-cache-key", Reads::Text, With("auth-url"), OPTIONAL, "`forward-auth.cache_key`."),
+    annotation(
+        "auth-cache-key",
+        Reads::Text,
+        With("auth-url"),
+        OPTIONAL,
+        "`forward-auth.cache_key`. With `auth-method: POST` decisions are not kept: the content decides, too.",
+    ),
     annotation(
         "auth-cache-duration",
         Reads::Text,
@@ -181,7 +187,8 @@ fn forward_auth(given: &Given, settings: &mut IngressSettings) -> Result<(), Str
             options.insert("signin_redirect_param".to_owned(), argument.into());
         }
     }
-    if let Some(key) = given.text("auth-cache-key") {
+    let decides_content = given.text("auth-method") == Some("POST");
+    if let Some(key) = given.text("auth-cache-key").filter(|_| !decides_content) {
         // Requests that a variable tells apart would be one if it is not known, and one decision would count for all.
         let known = variables::known(key).map_err(|problem| format!("`auth-cache-key`: {problem}"))?;
         options.insert("cache_key".to_owned(), known.into());

@@ -108,16 +108,13 @@ pub(super) const TABLE: &[Annotation] = &[
         "As `enable-modsecurity`.",
     ),
     annotation("modsecurity-snippet", Reads::Text, Refused, NEEDED, "Weir has no such firewall."),
-    annotation(
-        "configuration-snippet",
-        Reads::Text,
-        Refused,
-        NEEDED,
-        "Configuration of nginx cannot be included; use plugins, such as `response-rewrite`, `proxy-rewrite`, `redirect`.",
-    ),
-    annotation("server-snippet", Reads::Text, Refused, NEEDED, "The same."),
-    annotation("stream-snippet", Reads::Text, Refused, NEEDED, "The same."),
+    annotation("configuration-snippet", Reads::Text, Refused, NEEDED, NO_SNIPPETS),
+    annotation("server-snippet", Reads::Text, Refused, NEEDED, NO_SNIPPETS),
+    annotation("stream-snippet", Reads::Text, Refused, NEEDED, NO_SNIPPETS),
 ];
+
+const NO_SNIPPETS: &str =
+    "Configuration of nginx cannot be included; use plugins, such as `response-rewrite`, `proxy-rewrite`, `redirect`.";
 
 fn mirror(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
     let target = given.text("mirror-target").unwrap_or_default();

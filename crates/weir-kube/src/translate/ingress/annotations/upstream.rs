@@ -89,7 +89,7 @@ pub(super) const TABLE: &[Annotation] = &[
     annotation("proxy-busy-buffers-size", Reads::Size, Nothing, OPTIONAL, "The same."),
     annotation("proxy-max-temp-file-size", Reads::Size, Nothing, OPTIONAL, "Nothing is written to files."),
     annotation("proxy-cookie-domain", Reads::Text, Told, OPTIONAL, "Cookies of the upstream are passed on unchanged."),
-    annotation("proxy-cookie-path", Reads::Text, Told, OPTIONAL, "The same."),
+    annotation("proxy-cookie-path", Reads::Text, Told, OPTIONAL, "Cookies of the upstream are passed on unchanged."),
     annotation("http2-push-preload", Reads::Flag, Nothing, OPTIONAL, "Browsers have given up HTTP/2 push."),
 ];
 
