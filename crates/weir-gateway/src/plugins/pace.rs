@@ -33,6 +33,8 @@ pub(super) struct ContentPace {
     next_ns: u64,
     /// The same while it is waited for.
     due_ns: u64,
+    /// A step has begun: all that the rate allows may be sent, however small it is, so that small reads cause no wake-ups of their own.
+    is_open: bool,
     /// Content that has been read, of which the part behind `sent` waits.
     waiting: Vec<u8>,
     sent: usize,
@@ -49,6 +51,7 @@ impl ContentPace {
             piece: bytes(step_ns, bytes_per_second),
             next_ns: now_ns,
             due_ns: NEVER,
+            is_open: false,
             waiting: Vec::new(),
             sent: 0,
         }
@@ -71,7 +74,9 @@ impl ContentPace {
 
     /// Decides what is done now.
     pub(super) fn step(&mut self, now_ns: u64) -> PaceStep {
-        let open = Some(self.open(now_ns)).filter(|open| *open >= self.piece).unwrap_or(0);
+        let allowed = self.open(now_ns);
+        self.is_open = allowed >= self.piece || self.is_open && allowed > 0;
+        let open = if self.is_open { allowed } else { 0 };
         if self.is_waiting() && open > 0 {
             self.due_ns = NEVER;
             return PaceStep::Send(self.release(now_ns, open));
@@ -92,7 +97,8 @@ impl ContentPace {
         }
         let free = usize::try_from(self.at_once).unwrap_or(usize::MAX).min(count);
         let (rest, open) = (count - free, self.open(now_ns));
-        let paced = if open >= rest.min(self.piece) { rest.min(open) } else { 0 };
+        let paced = if self.is_open || open >= rest.min(self.piece) { rest.min(open) } else { 0 };
+        self.is_open &= paced == rest;
         self.at_once -= free as u64;
         self.spend(now_ns, paced);
         free + paced
