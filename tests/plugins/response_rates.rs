@@ -112,6 +112,52 @@ fn no_client_is_to_blame_for_the_rate_of_a_response_that_is_kept() {
     assert_eq!(origin.requests().len(), 1);
 }
 
+/// The request of such a plugin is not cut while the response waits for longer than a client may take nothing.
+#[test]
+fn a_response_that_is_kept_is_not_cut_while_its_rate_makes_it_wait() {
+    // More than all that lies between the upstream and the client has room for, so that the upstream waits, too.
+    const LENGTH: usize = 1_000_000;
+    let origin = Origin::serving(|_| Answer::with(200, "Cache-Control: max-age=60\r\n", vec![b'x'; LENGTH]));
+    let upstream = format!("upstream: {{ nodes: {{ \"{}\": 1 }} }}", origin.addr());
+    // Steps of two seconds.
+    let gateway = weir(&format!(
+        "send_timeout: 1\nroutes:\n  - {{ id: paced, uri: /*, plugins: {{ limit-rate: {{ rate: 256, after: 10000 }}, proxy-cache: {{ \
+         cache_ttl: 60 }} }}, {upstream} }}\n"
+    ));
+    let mut client = downloading(&gateway, 10_000 + PIECE);
+    for step in 0..2 {
+        client.exact(PIECE as u64).unwrap_or_else(|error| panic!("it is cut before step {step}: {error:?}"));
+    }
+}
+
+/// A client that sends nothing more is no client that has gone.
+#[test]
+fn a_client_that_has_closed_its_side_gets_all_of_a_slow_response() {
+    let origin = Origin::serving(|_| Answer::ok(vec![b'x'; 4 * PIECE]));
+    let gateway = weir(&format!("client_half_close_timeout: 1\n{}", routes("{ rate: 512 }", "", &origin)));
+    let mut client = downloading(&gateway, PIECE);
+    client.finish_sending();
+    assert_eq!(client.until_closed().len(), 3 * PIECE);
+}
+
+#[test]
+fn what_waits_leaves_memory_to_plugins_that_need_whole_bodies() {
+    const RESPONSES: u64 = 40;
+    let origin = Origin::serving(|_| Answer::ok(vec![b'x'; 200_000]));
+    let upstream = format!("upstream: {{ nodes: {{ \"{}\": 1 }} }}", origin.addr());
+    let gateway = weir(&format!(
+        "worker_processes: 1\nheld_content_max: 1MiB\nheld_content_max_per_client: 1MiB\nroutes:\n  - {{ id: paced, uri: /paced, \
+         plugins: {{ limit-rate: {{ rate: 512 }} }}, {upstream} }}\n  - {{ id: whole, uri: /whole, plugins: {{ response-rewrite: {{ \
+         filters: [{{ regex: y, replace: z }}] }} }}, {upstream} }}\n"
+    ));
+    let clients: Vec<Client> = (0..RESPONSES).map(|_| downloading(&gateway, PIECE)).collect();
+    let held = gateway.metrics().get("weir_held_content_bytes").expect("a metric");
+    assert!((1.0..=262_144.0).contains(&held), "{held} bytes wait");
+    let answer = gateway.client().get("/whole").expect("an answer");
+    assert_eq!((answer.status, answer.body.len()), (200, 200_000));
+    assert_eq!(clients.len() as u64, RESPONSES);
+}
+
 #[test]
 fn an_upstream_that_falls_silent_still_ends_a_slow_response() {
     let origin = Origin::scripted(Reading::Strict, |connection| {

@@ -57,6 +57,8 @@ pub struct HeldUse {
 
 /// Number of tables for clients, so that workers rarely contend for a lock.
 const TABLES: usize = 16;
+/// This part of each limit, a quarter, is spare: see [`Held::set_if_spare`].
+const SPARE_PART: u64 = 4;
 /// Held bytes are counted in multiples of this.
 const STEP: u64 = 256;
 
@@ -175,6 +177,14 @@ impl HeldBudget {
         if of.shares { of_client } else { of_client.min(of_node) }
     }
 
+    /// Whether the spare part of both limits has room for so many bytes more.
+    fn has_spare(&self, of: Holder, more: u64) -> bool {
+        let is_spare = |limit: u64, free: u64| free.saturating_sub(more) >= limit - limit / SPARE_PART;
+        let (node, client) = (self.node.load(Relaxed), self.client.load(Relaxed));
+        is_spare(node, node.saturating_sub(self.used.load(Relaxed)))
+            && of.client.is_none_or(|of| is_spare(client, self.share_left(of)))
+    }
+
     fn give(&self, of: Holder, bytes: u64) {
         if !of.shares {
             self.used.fetch_sub(bytes, Relaxed);
@@ -231,6 +241,17 @@ impl Held {
     /// There is no room for more; the number stays as it was.
     pub fn set(&mut self, bytes: u64) -> Result<(), Exhausted> {
         self.set_in(&BUDGET, bytes)
+    }
+
+    /// Like [`Held::set`], for content that need not be held: only while three quarters of both limits stay free, so that it leaves
+    /// room for other content. Returns whether it is held; `false` counts as no refusal, and the number stays as it was.
+    pub fn set_if_spare(&mut self, bytes: u64) -> bool {
+        self.set_if_spare_in(&BUDGET, bytes)
+    }
+
+    fn set_if_spare_in(&mut self, budget: &HeldBudget, bytes: u64) -> bool {
+        let more = bytes.div_ceil(STEP).saturating_mul(STEP).saturating_sub(self.bytes);
+        budget.has_spare(self.of, more) && self.set_in(budget, bytes).is_ok()
     }
 
     /// How many more bytes a client may hold by its own limit, whatever the node holds.
@@ -330,6 +351,22 @@ mod tests {
         assert_eq!((held.most_in(&budget), budget.room(client(3))), (4 * STEP, 2 * STEP));
         assert_eq!(held.set_in(&budget, 0), Ok(()));
         assert_eq!(budget.in_use().bytes, STEP);
+    }
+
+    #[test]
+    fn content_that_need_not_be_held_leaves_three_quarters_to_others() {
+        let budget = HeldBudget::new(HeldLimits { node: 16 * STEP, client: 8 * STEP });
+        let mut paced = [1, 2, 3, 4, 5, 6].map(|last| Held { of: client(last), bytes: 0 });
+        assert!(paced[0].set_if_spare_in(&budget, 2 * STEP));
+        assert!(!paced[0].set_if_spare_in(&budget, 2 * STEP + 1), "it is a quarter of the client's share");
+        assert_eq!(paced[0].bytes(), 2 * STEP, "what is held stays");
+        assert!(budget.take(client(1), 6 * STEP).is_ok(), "the client has the rest of its share");
+        budget.give(client(1), 6 * STEP);
+        let held = paced.iter_mut().filter_map(|held| held.set_if_spare_in(&budget, 2 * STEP).then_some(held.bytes()));
+        assert_eq!(held.sum::<u64>(), 4 * STEP, "a quarter of the node's");
+        let used = budget.in_use();
+        assert_eq!((used.refused_for_node, used.refused_for_client), (0, 0), "nothing of others was refused");
+        paced.iter_mut().for_each(|held| held.set_in(&budget, 0).expect("it becomes less"));
     }
 
     #[test]

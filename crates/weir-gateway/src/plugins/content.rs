@@ -419,20 +419,19 @@ impl<'a> ResponseContent<'a> {
         self.pace.as_ref().is_some_and(|pace| pace.is_waiting())
     }
 
-    /// Takes content for the client; returns what is sent now. The rest waits, or is sent at once if no more content may be held:
-    /// then what follows waits for longer.
+    /// Takes content for the client; returns what is sent now. The rest waits, or is sent at once if no memory is spare for it: then
+    /// what follows waits for longer.
     pub(crate) fn paced(&mut self, now_ns: u64, content: Vec<u8>) -> Vec<u8> {
         let Some(pace) = &mut self.pace else { return content };
         let sent = pace.take(now_ns, content.len());
         if sent == content.len() {
             return content;
         }
-        let is_room = self.counted.set(pace.waiting_bytes(&content, sent) as u64).is_ok();
         let mut now = content[..sent].to_vec();
         pace.keep(content, sent);
-        if !is_room {
+        if !self.counted.set_if_spare(pace.held_bytes() as u64) {
             now.append(&mut pace.hurry(now_ns));
-            self.hold_nothing();
+            self.count_waiting();
         }
         now
     }
@@ -441,21 +440,30 @@ impl<'a> ResponseContent<'a> {
     pub(crate) fn paced_whole(&mut self, exchange: &ServedExchange, now_ns: u64, content: Vec<u8>) -> Vec<u8> {
         self.pace = pace_of(exchange, now_ns);
         self.whole.links.clear();
-        self.paced(now_ns, content)
+        let now = self.paced(now_ns, content);
+        self.count_waiting();
+        now
     }
 
     /// What comes next of a response whose rate is limited; `None` if it is not.
     pub(crate) fn next_step(&mut self, now_ns: u64) -> Option<PaceStep> {
         let pace = self.pace.as_mut()?;
         let step = pace.step(now_ns);
-        if matches!(step, PaceStep::Send(_)) && !pace.is_waiting() {
-            self.hold_nothing();
+        if matches!(step, PaceStep::Send(_)) {
+            self.count_waiting();
         }
         Some(step)
     }
 
-    fn hold_nothing(&mut self) {
-        self.counted.set(0).expect("less than before is always allowed");
+    /// Counts what waits, once it has become less.
+    fn count_waiting(&mut self) {
+        let bytes = self.pace.as_ref().map_or(0, |pace| pace.held_bytes());
+        self.counted.set(bytes as u64).expect("less than before is always allowed");
+    }
+
+    /// Whether so little of the response is sent in a second that its upstream should not send much ahead of it.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.pace.as_ref().is_some_and(|pace| pace.is_slow())
     }
 
     /// Ends the limit of the rate; returns what waits.
@@ -482,9 +490,10 @@ impl<'a> ResponseContent<'a> {
         Ok(())
     }
 
-    /// The filters for the rest of the content, if the gateway has to end it in place of the upstream.
+    /// The filters for the rest of the content, if the gateway has to end it in place of the upstream. None, if they have been
+    /// ended.
     pub(crate) fn into_filters(self) -> Filters {
-        self.filters
+        if self.has_ended { Filters::default() } else { self.filters }
     }
 }
 

@@ -7,6 +7,8 @@ use weir_plugin::ResponseRate;
 const STEP_NS: u64 = 50_000_000;
 /// The least content of a step; at low rates the steps are as much longer.
 const LEAST_PIECE: u64 = 512;
+/// Below this rate, content that the upstream has sent ahead would wait for long.
+const SLOW: u64 = 1 << 20;
 /// What could not be sent in this time, because its upstream, its client or its worker was late, is sent later beyond the rate.
 const MOST_CREDIT_NS: u64 = 1_000_000_000;
 const SECOND_NS: u128 = 1_000_000_000;
@@ -57,15 +59,18 @@ impl ContentPace {
         }
     }
 
+    pub(super) fn is_slow(&self) -> bool {
+        self.bytes_per_second < SLOW
+    }
+
     /// Content has been read that has to wait. No more may be read until it has been sent.
     pub(super) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// The memory of what waits once this content is kept.
-    pub(super) fn waiting_bytes(&self, content: &Vec<u8>, sent: usize) -> usize {
-        let before = self.waiting.capacity();
-        if before == 0 { content.capacity() } else { before.max(self.waiting.len() + content.len() - sent) }
+    /// The memory of what waits.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.waiting.capacity()
     }
 
     pub(super) fn due_ns(&self) -> u64 {
@@ -110,7 +115,16 @@ impl ContentPace {
         if self.waiting.is_empty() {
             (self.waiting, self.sent) = (content, sent);
         } else {
+            self.waiting.reserve_exact(content.len() - sent);
             self.waiting.extend_from_slice(&content[sent..]);
+        }
+        self.give_memory_back();
+    }
+
+    /// What has been sent takes no more memory than what still waits.
+    fn give_memory_back(&mut self) {
+        if self.sent > self.waiting.len() / 2 {
+            self.waiting = self.waiting.split_off(std::mem::take(&mut self.sent));
         }
     }
 
@@ -135,6 +149,7 @@ impl ContentPace {
         if self.sent == self.waiting.len() {
             (self.waiting, self.sent) = (Vec::new(), 0);
         }
+        self.give_memory_back();
         self.spend(now_ns, count);
         piece
     }
@@ -239,6 +254,20 @@ mod tests {
         let held = send(pace(20_000, 5_000), 100_000, 16_384, 0);
         assert_eq!(held.waited, 16_384, "no more than one read");
         assert!(held.wake_ups <= 20 * 5, "{}", held.wake_ups);
+    }
+
+    #[test]
+    fn the_memory_of_what_was_sent_is_given_back() {
+        let mut pace = pace(512, 0);
+        assert_eq!(pace.take(START_NS, 65_536), 512);
+        pace.keep(vec![b'x'; 65_536], 512);
+        let mut left = 65_536 - 512;
+        while pace.is_waiting() {
+            let PaceStep::Send(piece) = pace.step(pace.next_ns) else { panic!("its time has come") };
+            left -= piece.len();
+            assert!(pace.held_bytes() <= 2 * left + 1, "{} for {left} bytes", pace.held_bytes());
+        }
+        assert_eq!((left, pace.held_bytes()), (0, 0));
     }
 
     #[test]
