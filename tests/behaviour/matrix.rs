@@ -663,7 +663,8 @@ fn a_slow_response_stops_its_upstream_and_no_other_response<C: ClientSide, U: Up
         last = now;
         still == 50
     });
-    assert!(last < large() / 2, "the origin could send {last} bytes of which few were sent on");
+    // What the buffers of both sockets take, and a stream's window.
+    assert!(last <= 16 << 20, "the origin could send {last} bytes of which few were sent on");
     assert_eq!(C::connect(&gateway).ask("GET", "/other", &[], b"").expect("an answer").body, "soon");
     client.abort();
     gone.wait(); // the origin sees that the client has left

@@ -461,7 +461,7 @@ fn the_exchanges_of_a_lost_connection_share_the_next_one() {
 /// Each client that does not read holds one window of its stream, and no more: what the others receive does not wait for it.
 #[test]
 fn clients_that_do_not_read_stop_no_other_exchange_of_the_connection() {
-    const WINDOW: usize = 256 * 1024;
+    const WINDOW: usize = 64 * 1024;
     const PIECE: usize = 16 * 1024;
     const SLOW: usize = 40;
     let held = Arc::new(AtomicUsize::new(0));
@@ -496,6 +496,57 @@ fn clients_that_do_not_read_stop_no_other_exchange_of_the_connection() {
     });
     assert_eq!(gateway.get("/small").text(), "small");
     assert_eq!(origin.connections(), 1);
+}
+
+/// The memory of a response whose rate is limited is bounded also where its upstream sends ahead what its window allows.
+#[test]
+fn an_upstream_may_send_one_small_window_ahead_of_a_limited_rate() {
+    const WINDOW: usize = 64 * 1024;
+    const PIECE: usize = 16 * 1024;
+    const SLOW: usize = 80;
+    /// More than the half of a window, after which any other response gets a larger one.
+    const AT_ONCE: usize = 40_000;
+    let (sent, enlarged) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let origin = {
+        let (sent, enlarged) = (Arc::clone(&sent), Arc::clone(&enlarged));
+        Origin::scripted(Reading::Strict, move |connection| {
+            let Some(mut peer) = Peer::begin(connection) else { return };
+            let slow: Vec<u32> = (0..SLOW).map_while(|_| peer.request()).collect();
+            for stream in slow {
+                peer.send(frame(HEADERS, END_HEADERS, stream, section(&[(":status", "200")])));
+                for _ in 0..WINDOW / PIECE {
+                    if !peer.wait_for_window(PIECE) {
+                        return;
+                    }
+                    peer.send(frame(DATA, 0, stream, [b'x'; PIECE]));
+                    sent.fetch_add(PIECE, Ordering::SeqCst);
+                }
+            }
+            while let Some(frame) = peer.receive() {
+                if (frame.kind, frame.stream != 0) == (WINDOW_UPDATE, true) {
+                    let by: [u8; 4] = frame.payload[..].try_into().expect("four bytes");
+                    enlarged.fetch_max(u32::from_be_bytes(by) as usize, Ordering::SeqCst);
+                }
+            }
+        })
+    };
+    let gateway = weir().start(&format!(
+        "worker_processes: 1\nroutes: [{{ uri: /*, plugins: {{ limit-rate: {{ rate: 512, after: {AT_ONCE} }} }}, upstream: {{ scheme: \
+         grpc, nodes: {{ \"{}\": 1 }} }} }}]\n",
+        origin.addr()
+    ));
+    let before = gateway.rss();
+    let mut clients: Vec<Client> = (0..SLOW).map(|_| gateway.client()).collect();
+    clients.iter_mut().for_each(|client| client.send("GET /large HTTP/1.1\r\nHost: t\r\n\r\n"));
+    for client in &mut clients {
+        assert_eq!(client.response_head("GET").expect("a head").status, 200);
+    }
+    eventually("each window is full", DEADLINE, || sent.load(Ordering::SeqCst) >= SLOW * WINDOW);
+    let each = gateway.rss().saturating_sub(before) / SLOW as u64;
+    eprintln!("{each} bytes for each response");
+    assert!(each <= 192 * 1024, "{each} bytes for each response");
+    let enlarged = enlarged.load(Ordering::SeqCst);
+    assert!(enlarged <= WINDOW, "only what was taken is returned to the window, and not {enlarged} bytes");
 }
 
 #[test]

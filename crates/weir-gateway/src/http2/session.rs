@@ -99,6 +99,16 @@ impl<P: Pipe> Session<P> {
         Poll::Ready(Ok(count))
     }
 
+    /// Enlarges the window of the stream: the peer may send so many bytes before they are read.
+    pub(crate) fn widen(&self, key: usize, window: u32) {
+        let mut state = self.state();
+        let State { protocol, slots, worker, .. } = &mut *state;
+        worker.buffers.lend(protocol.output());
+        protocol.widen(slots[key].id, window);
+        drop(state);
+        self.wake_driver();
+    }
+
     pub(crate) fn take_trailers(&self, key: usize) -> Trailers {
         std::mem::take(&mut self.state().slots[key].trailers)
     }

@@ -226,6 +226,9 @@ pub(crate) trait UpstreamSide: Sending {
     /// The content of the response is complete, and its end is no longer waited for.
     fn give_up_end(&mut self) {}
 
+    /// The response is read slowly, whatever its length: its endpoint should not send much ahead (HTTP/2).
+    fn keep_window(&mut self) {}
+
     /// Why the exchange ended, if this side knows it better than the `io::Error` tells: a responder does.
     fn stop(&self) -> Option<Stop> {
         None

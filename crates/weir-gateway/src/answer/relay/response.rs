@@ -403,6 +403,9 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         if plugins.see_response_bodies(self.exchange) || plugins.see_messages(self.exchange) {
             self.response.content = content::ResponseContent::new(plugins, self.exchange, self.now_ns)?;
             if U::MARKS_END {
+                if self.response.content.as_ref().is_some_and(|content| content.is_slow()) {
+                    self.upstream.keep_window();
+                }
                 self.pause(); // the content comes apart from the head
             }
         }

@@ -29,7 +29,9 @@ pub(super) use opening::Openings;
 
 /// The most exchanges on one connection before another is opened.
 const MOST_STREAMS: usize = 100;
-/// The most bytes an endpoint may send on one stream before its client has taken them.
+/// The most bytes an endpoint may send on one stream at first, before its client has taken them.
+const FIRST_STREAM_WINDOW: u32 = 64 * 1024;
+/// The same once the client has taken half of that, unless the rate of the response is limited.
 const STREAM_WINDOW: u32 = 256 * 1024;
 /// The same for a connection: more than all its streams together, since a client that does not read must not stop the others.
 /// It is twice their sum, since half of it may be content that was taken and not returned to the endpoint yet.
@@ -151,7 +153,7 @@ impl EndpointPool {
         let bounds = PeerLimits {
             limits: Limits { head_bytes, ..Limits::default() },
             streams: 0,
-            stream_window: STREAM_WINDOW,
+            stream_window: FIRST_STREAM_WINDOW,
             connection_window: CONNECTION_WINDOW,
         };
         let protocol = h2::Connection::new(Role::Client, bounds, worker.now_ns());

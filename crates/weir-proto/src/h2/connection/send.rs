@@ -203,6 +203,18 @@ impl Connection {
         frame::write_reset(&mut self.out, id, code);
     }
 
+    /// Enlarges the window of a stream, if its content has not ended.
+    pub fn widen(&mut self, id: u32, window: u32) {
+        if let Some(stream) = self.streams.get_mut(id)
+            && stream.receiving == Progress::Content
+        {
+            let more = stream.receive.grow(window);
+            if more > 0 {
+                frame::write_window_update(&mut self.out, id, more);
+            }
+        }
+    }
+
     /// Returns `count` bytes of consumed content to the windows of the connection and, if its content has not ended, of the
     /// stream.
     pub fn release(&mut self, id: u32, count: usize) {

@@ -10,7 +10,7 @@ use weir_plugin::{Exchange, Stop};
 use weir_proto::h2::{ErrorCode, FieldWriter};
 use weir_proto::{ResponseHead, Trailers};
 
-use super::SharedConnection;
+use super::{FIRST_STREAM_WINDOW, STREAM_WINDOW, SharedConnection};
 use crate::context::frame::own_waker;
 use crate::endpoint::pool::{Freshness, Permit, within_timeout};
 use crate::message::fields;
@@ -33,6 +33,8 @@ pub(crate) struct UpstreamStream<'w> {
     has_head: bool,
     /// All content of the response has been received, but not its end.
     has_content: bool,
+    /// Bytes to read before the endpoint may send more ahead; `None` if that is so already, or never will be.
+    before_widening: Option<u32>,
     /// Set for a WebSocket (RFC 8441): the value of `Sec-WebSocket-Accept`, which a client of HTTP/1.1 expects.
     websocket: Option<Option<String>>,
 }
@@ -76,6 +78,7 @@ impl<'w> Permit<'w> {
             head_bytes: 0,
             has_head: false,
             has_content: false,
+            before_widening: Some(FIRST_STREAM_WINDOW / 2),
             websocket: None,
         };
         let waker = own_waker().await;
@@ -104,6 +107,17 @@ impl UpstreamStream<'_> {
     /// Whether the connection itself was lost, which does not show whether the endpoint has processed the request.
     pub(crate) fn has_lost_connection(&self) -> bool {
         self.connection.session.lost(self.key) == Some(StreamLoss::Connection)
+    }
+
+    fn read_content(&mut self, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        let read = self.connection.session.poll_read(self.key, buffer);
+        if let (Poll::Ready(Ok(count)), Some(before)) = (&read, self.before_widening) {
+            self.before_widening = before.checked_sub(*count as u32).filter(|left| *left > 0);
+            if self.before_widening.is_none() {
+                self.connection.session.widen(self.key, STREAM_WINDOW);
+            }
+        }
+        read
     }
 
     /// Ready with the next head, interim or final.
@@ -184,7 +198,7 @@ impl UpstreamSide for UpstreamStream<'_> {
         if !self.has_head {
             return self.poll_head(response);
         }
-        let read = self.connection.session.poll_read(self.key, buffer);
+        let read = self.read_content(buffer);
         read.map_ok(|count| if count == 0 { Received::End } else { Received::Bytes(count) })
     }
 
@@ -200,6 +214,10 @@ impl UpstreamSide for UpstreamStream<'_> {
         self.has_content = true;
     }
 
+    fn keep_window(&mut self) {
+        self.before_widening = None;
+    }
+
     fn answered(&mut self) {
         self.permit.answered();
     }
@@ -208,7 +226,7 @@ impl UpstreamSide for UpstreamStream<'_> {
 /// A tunnel within the stream (RFC 8441).
 impl Pipe for UpstreamStream<'_> {
     fn poll_read(&mut self, _: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        self.connection.session.poll_read(self.key, buffer)
+        self.read_content(buffer)
     }
 
     fn poll_write(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
