@@ -316,12 +316,16 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         };
         // The call's deadline does not end a complete response that only has to be taken by the client.
         let is_answered = self.response.head_done && self.response.body.is_done();
-        let call = if is_answered { NEVER } else { self.client.call_deadline_ns() };
+        let is_received = self.response.body.is_paused_at_end();
+        let call = if is_answered || is_received { NEVER } else { self.client.call_deadline_ns() };
+        // A client that has closed its side may have gone. Where the rate is limited, what it is sent shows that.
+        let is_paced = self.response.content.as_ref().is_some_and(|content| content.is_paced());
+        let half_close = if is_paced { NEVER } else { self.client.half_close_deadline_ns(self.terms.clients) };
         let earliest_ns = deadlines::earliest_ns(
             self.now_ns,
             [
                 (client, Stop::ClientStalled),
-                (self.client.half_close_deadline_ns(self.terms.clients), Stop::ClientGone),
+                (half_close, Stop::ClientGone),
                 (call, Stop::CallTimeout),
                 (body, Stop::BodyTimeout),
                 (upstream, if is_upstream_blocked { Stop::SendTimeout } else { Stop::ReadTimeout }),
@@ -329,6 +333,8 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         )?;
         let leave = self.leave_ns().min(self.end_deadline_ns());
         let flush = match &self.response.content {
+            // At the deadline of its call, the rest of a complete response is sent at once.
+            Some(content) if !waits_for_client && is_received => content.due_ns().min(self.client.call_deadline_ns()),
             Some(content) if !waits_for_client => content.due_ns(),
             _ => NEVER,
         };

@@ -17,6 +17,11 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         if self.response.body.is_done() {
             return Poll::Pending;
         }
+        if self.response.body.is_paused_at_end() && self.client.call_deadline_ns() <= self.now_ns {
+            let now_ns = self.now_ns;
+            let rest = self.response.content.as_mut().map(|content| content.lift_pace(now_ns)).unwrap_or_default();
+            return Poll::Ready(self.send_paced(context, &rest).map(|()| 0));
+        }
         match self.response.content.as_mut().and_then(|content| content.next_step(self.now_ns)) {
             Some(PaceStep::Wait) => {
                 // The upstream is not to blame for the time in which it is not read.
