@@ -88,6 +88,11 @@ pub struct ResponseRate {
     pub at_once: u64,
 }
 
+impl ResponseRate {
+    /// The highest rate that can be set, in bytes per second.
+    pub const MOST: u64 = 1_000_000_000_000;
+}
+
 /// Parts that few exchanges need, behind one pointer to keep the others small. Once allocated, it is reused.
 #[derive(Debug, Default)]
 struct RareParts {
@@ -805,13 +810,11 @@ impl Exchange {
     }
 
     /// Limits the rate at which the content of a response of the upstream is sent to the client. It has to be called in
-    /// [`crate::Plugin::response_filter`], and the lowest rate counts.
+    /// [`crate::Plugin::response_filter`]. Of several limits, the one with the lowest rate counts, as a whole.
     pub fn limit_response_rate(&mut self, rate: ResponseRate) {
         let known = &mut self.rare.get_or_insert_default().response_rate;
-        *known = Some(known.map_or(rate, |known| ResponseRate {
-            bytes_per_second: known.bytes_per_second.min(rate.bytes_per_second),
-            at_once: known.at_once.min(rate.at_once),
-        }));
+        let strictness = |rate: &ResponseRate| (rate.bytes_per_second, rate.at_once);
+        *known = Some(known.map_or(rate, |known| std::cmp::min_by_key(known, rate, strictness)));
     }
 
     /// The most time that the exchange may take from its beginning, if a plugin has set one.

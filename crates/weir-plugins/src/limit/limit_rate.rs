@@ -5,25 +5,30 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, Phases, Plugin, ResponseRate, Stage, Stop};
 
-/// Limits how fast the content of each response is sent to its client, such as for downloads that must not use up a line.
+/// Limits how fast the content of each response is sent to its client, so that downloads leave bandwidth for others.
 ///
-/// Each response has the rate for itself, over all protocols: two downloads at once, on one connection of HTTP/2 or on two connections,
-/// take twice as much. The upstream is read only as fast as the client is sent content, so a long response takes no more memory than a
-/// short one: at most the 64 KiB that came with its head, which count as held content. Content is sent in steps of a twentieth of a second, or at low rates in pieces of 512 bytes, and the head of a response
-/// at once. What a slow upstream or client leaves of the rate is made good for up to a second. After an upgrade, as for a WebSocket, and
-/// for what the gateway answers itself, such as an error, there is no limit.
+/// Each response has the rate for itself, over all protocols: two downloads at once, on one connection of HTTP/2 or on two
+/// connections, take twice as much. Content is sent in steps of a twentieth of a second, or at low rates in pieces of 512 bytes, and
+/// the head of a response at once. A response that fell behind, because its upstream or its client was slow, may catch up by at most
+/// the bytes of one second. After an upgrade, as for a WebSocket, and for what the gateway answers itself, such as an error, there is
+/// no limit.
 ///
-/// Neither the time-outs of the upstream nor that of a client that takes nothing count the time for which the gateway waits. The deadline of a
-/// gRPC call and a time-out of the whole request do count it: a response that its rate does not let through by then is cut. To limit how many
-/// downloads a client has at once, use `limit-conn` beside it. Of several such plugins for one response, such as that of a global
-/// rule and that of a route, the lowest rate counts.
+/// The upstream is read only as fast as the client is sent content. What has come ahead waits: up to 64 KiB that came with the head, or
+/// all content that another plugin wanted whole, which count as held content, and from an upstream of HTTP/2 up to 64 KiB more, or 256 KiB
+/// if the rate is 1 MiB or more. Content waits only while at most a quarter of `held_content_max`, and of the client's part of it, is in
+/// use: otherwise it is sent at once, and what follows it waits for longer.
+///
+/// The time-outs of the upstream, and those of a client that takes nothing, do not count the time for which the gateway waits. The
+/// deadline of a gRPC call and a time-out of the whole request do count it: what has not come from the upstream by then is not sent. To
+/// limit how many downloads a client has at once, use `limit-conn` beside it. Of several such plugins for one response, such as that of
+/// a global rule and that of a route, the one with the lowest `rate` counts, with its own `after`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LimitRate {
     /// The bytes of content that are sent in a second.
-    #[schemars(range(min = 1, max = 1_000_000_000_000_u64))]
+    #[schemars(range(min = 1, max = ResponseRate::MOST))]
     #[schemars(extend("x-weir-unit" = "bytes"))]
-    rate: u64,
+    rate: NonZeroU64,
     /// The bytes at the beginning of each response that are sent without a limit.
     #[serde(default)]
     #[schemars(extend("x-weir-unit" = "bytes"))]
@@ -37,9 +42,7 @@ impl Definition for LimitRate {
     const EXAMPLE: &'static str = "limit-rate: { rate: 102400, after: 1048576 }";
 
     fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bytes_per_second =
-            NonZeroU64::new(self.rate).ok_or_else(|| ConfigError::new("rate", "must be at least 1"))?;
-        Ok(Arc::new(LimitedRate(ResponseRate { bytes_per_second, at_once: self.after })))
+        Ok(Arc::new(LimitedRate(ResponseRate { bytes_per_second: self.rate, at_once: self.after })))
     }
 }
 
@@ -64,16 +67,16 @@ mod tests {
     use crate::testing::{build, exchange, refused};
 
     #[test]
-    fn the_lowest_rate_of_several_counts() {
+    fn the_lowest_rate_of_several_counts_with_what_it_sends_at_once() {
         let mut exchange = exchange("GET / HTTP/1.1\nHost: h");
-        for options in [json!({"rate": 2_000, "after": 5}), json!({"rate": 1_000}), json!({"rate": 3_000, "after": 9})]
+        for options in [json!({"rate": 2_000}), json!({"rate": 1_000, "after": 7}), json!({"rate": 3_000, "after": 5})]
         {
             let step = build::<LimitRate>(options);
             assert_eq!(step.phases(), Phases::RESPONSE_BODY);
             assert!(step.response_filter(&mut exchange).expect("it refuses nothing").is_none());
         }
         let rate = exchange.response_rate().expect("it is limited");
-        assert_eq!((rate.bytes_per_second.get(), rate.at_once), (1_000, 0));
+        assert_eq!((rate.bytes_per_second.get(), rate.at_once), (1_000, 7));
     }
 
     #[test]
