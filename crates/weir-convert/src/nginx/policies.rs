@@ -1,5 +1,7 @@
 //! Directives that limit, refuse, compress or change messages, as plugins.
 
+use weir_plugin::ResponseRate;
+
 use super::Conversion;
 use super::access;
 use super::auth_request;
@@ -241,20 +243,26 @@ fn concurrent(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String
 
 /// The rate of a response, in bytes per second.
 fn response_rate(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml)> {
+    const VARIABLE: &str = "`limit-rate` takes a number, and no variable";
     let limit = scope.last("limit_rate")?;
-    let size = |conversion: &mut Conversion, directive: &Directive| {
-        let size = bytes(directive.argument(0));
-        if size.is_none() {
-            let text = format!("`{}`: the rate of `limit-rate` is a number; it cannot be a variable", directive.head());
-            conversion.lost(&directive.place, text);
-        }
-        size
+    let Some(rate) = bytes(limit.argument(0)) else {
+        conversion.lost(&limit.place, format!("`{}`: {VARIABLE}", limit.head()));
+        return None;
     };
-    let (rate, after) = (size(conversion, limit), scope.last("limit_rate_after"));
-    let after = after.and_then(|after| size(conversion, after)).filter(|after| *after > 0);
-    let rate = rate.filter(|rate| *rate > 0)?;
-    let options = [("rate", rate)].into_iter().chain(after.map(|after| ("after", after)));
-    let options = options.map(|(name, value)| (name.to_owned(), Yaml::Integer(value))).collect();
+    if rate <= 0 {
+        return None;
+    }
+    // A higher rate would be refused, and limits nothing.
+    let rate = rate.min(i64::try_from(ResponseRate::MOST).unwrap_or(i64::MAX));
+    let mut options = vec![("rate".to_owned(), Yaml::Integer(rate))];
+    match scope.last("limit_rate_after").map(|after| (after, bytes(after.argument(0)))) {
+        Some((_, Some(after))) if after > 0 => options.push(("after".to_owned(), Yaml::Integer(after))),
+        Some((after, None)) => {
+            let text = format!("`{}`: {VARIABLE}; the rate holds from the first byte", after.head());
+            conversion.lost(&after.place, text);
+        }
+        _ => {}
+    }
     Some(("limit-rate".to_owned(), Yaml::Map(options)))
 }
 

@@ -352,6 +352,10 @@ fn without_files(conversion: &mut Conversion, location: &Location, named: &Direc
         let text = format!("`{}`: files are not looked for; all requests are for the named location", files.head());
         conversion.differs(&files.place, text);
     }
+    for rate in location.directive.children().iter().filter(|child| child.name == "limit_rate") {
+        let text = format!("`{}`: it is the rate of files; the named location answers at its own", rate.head());
+        conversion.lost(&rate.place, text);
+    }
     let scope = location.scope.of_server().inside(named.children());
     let plugins = policies::behind_files(conversion, &location.scope, &scope, files.unwrap_or(named));
     let children = named.children();

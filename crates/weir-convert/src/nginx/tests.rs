@@ -674,15 +674,20 @@ server {
   location /a { limit_rate_after 1m; proxy_pass http://a; }
   location /b { limit_rate 0; proxy_pass http://a; }
   location /c { limit_rate $pace; limit_rate_after 1m; proxy_pass http://a; }
+  location /d { limit_rate 9000g; limit_rate_after $free; proxy_pass http://a; }
+  location /e { limit_rate 0; limit_rate_after $free; proxy_pass http://a; }
 }
 ";
     let yaml = converted(text).yaml();
     let found: Vec<&str> = yaml.lines().filter(|line| line.contains("rate:") || line.contains("after:")).collect();
     let found: Vec<&str> = found.into_iter().map(str::trim).collect();
-    assert_eq!(found, ["rate: 102400", "after: 1048576"], "{yaml}");
+    assert_eq!(found, ["rate: 102400", "after: 1048576", "rate: 1000000000000"], "{yaml}");
     assert_eq!(
         findings(text),
-        ["6: not converted: `limit_rate $pace`: the rate of `limit-rate` is a number; it cannot be a variable"]
+        [
+            "6: not converted: `limit_rate $pace`: `limit-rate` takes a number, and no variable",
+            "7: not converted: `limit_rate_after $free`: `limit-rate` takes a number, and no variable; the rate holds from the first byte",
+        ]
     );
 }
 

@@ -142,6 +142,9 @@ fn per_minute(given: &Given, settings: &mut IngressSettings) -> Result<(), Strin
     Ok(())
 }
 
+/// The most that `limit-rate` takes.
+const MOST_RATE: u64 = 1_000_000_000_000;
+
 fn response_rate(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
     let bytes = |name: &str| {
         let kib = given.number(name).unwrap_or_default();
@@ -149,7 +152,8 @@ fn response_rate(given: &Given, settings: &mut IngressSettings) -> Result<(), St
     };
     let rate = bytes("limit-rate")?;
     if rate > 0 {
-        let options = json!({ "rate": rate, "after": bytes("limit-rate-after")? });
+        // A higher rate would be refused, and limits nothing.
+        let options = json!({ "rate": rate.min(MOST_RATE), "after": bytes("limit-rate-after")? });
         settings.plugins.insert("limit-rate".to_owned(), options);
     }
     Ok(())
