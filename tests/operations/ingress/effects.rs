@@ -1,5 +1,5 @@
-//! Each annotation of ingress-nginx by itself: what it becomes, or what is said of it, and what a request gets. The values of others that
-//! are tried here are those of `annotations` and of the manifests.
+//! Each annotation of ingress-nginx by itself: what it becomes in the route, or what is said of it, and whether requests are then answered
+//! or refused. How plugins act on requests is tested with the plugins. Other annotations are tried in `annotations` and in the manifests.
 
 use std::fs;
 use std::path::Path;
