@@ -94,6 +94,7 @@ const ROWS: &[Row] = &[
         Sets(&[("/plugins/limit-rate", r#"{"rate": 102400, "after": 1024000}"#)]),
     ),
     (&[("limit-rate", "0"), ("limit-rate-after", "1000")], Nothing),
+    (&[("limit-rate", "1000000000")], Sets(&[("/plugins/limit-rate", r#"{"rate": 1000000000000, "after": 0}"#)])),
     (
         &[
             ("global-rate-limit", "10"),
