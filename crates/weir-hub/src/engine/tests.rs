@@ -90,8 +90,8 @@ fn events_after_one_are_those_of_the_topic_in_order() {
     }
     assert_eq!(engine.events_after(TOPIC, 0, 10), [3, 5, 9]);
     assert_eq!(engine.events_after(TOPIC, 3, 1), [5]);
-    assert_eq!(engine.events_after(TOPIC, 9, 10), []);
-    assert_eq!(engine.events_after("http://t.example/3", 0, 10), []);
+    assert!(engine.events_after(TOPIC, 9, 10).is_empty());
+    assert!(engine.events_after("http://t.example/3", 0, 10).is_empty());
 }
 
 #[test]
