@@ -55,8 +55,8 @@ pub use definition::{
 };
 pub use exchange::{
     AttemptRecord, BareExchange, BodyMask, ClientFacts, ClientProtocol, Exchange, Kept, KeptContent, LoggedExchange,
-    MatchedRoute, NoteKey, Notes, PluginTurn, ResponseRate, RetryRewrite, RouteFacts, Routes, UriParameters, UriTemplate,
-    uri_fits,
+    MatchedRoute, NoteKey, Notes, PluginTurn, ResponseRate, RetryRewrite, RouteFacts, Routes, UriParameters,
+    UriTemplate, uri_fits,
 };
 pub use forwarding::TrustedForwarding;
 pub use held::{Held, HeldBudget, HeldLimits};

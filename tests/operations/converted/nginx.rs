@@ -16,6 +16,11 @@ macro_rules! encoded_slash {
 }
 
 /// The finding about redirects of upstreams, at this place.
+macro_rules! page {
+    ($of:literal) => {
+        concat!($of, ": nginx answers a status without a text with its own HTML page; here the body is empty")
+    };
+}
 macro_rules! location {
     ($line:literal) => {
         concat!(
@@ -70,7 +75,7 @@ const CASES: &[ConvertedCase] = &[
     },
     ConvertedCase {
         file: "nginx/server-names.conf",
-        findings: &[],
+        findings: &[page!("38: behaves differently: `return 404`")],
         asked: &[
             ("GET", "/", "shop.example", ""),
             ("GET", "/", "WWW.shop.example", ""),
@@ -118,7 +123,11 @@ const CASES: &[ConvertedCase] = &[
     },
     ConvertedCase {
         file: "nginx/redirects.conf",
-        findings: &[encoded_slash!("15: behaves differently: `location /download/`"), location!("17")],
+        findings: &[
+            encoded_slash!("15: behaves differently: `location /download/`"),
+            location!("17"),
+            page!("20: behaves differently: `return 410`"),
+        ],
         asked: &[
             ("GET", "/a?b=c", "www.shop.example", ""),
             ("POST", "/a", "shop.test", ""),
@@ -139,6 +148,7 @@ const CASES: &[ConvertedCase] = &[
     ConvertedCase {
         file: "nginx/access.conf",
         findings: &[
+            page!("5: behaves differently: `return 405`"),
             location!("12"),
             "14: behaves differently: `location /admin/`: paths with `%2F` are refused with 400; nginx decodes it before it chooses a location, and this one may refuse requests; see `allow_encoded_slashes`",
         ],
@@ -231,6 +241,7 @@ const CASES: &[ConvertedCase] = &[
     ConvertedCase {
         file: "nginx/conditions.conf",
         findings: &[
+            page!("50: behaves differently: `return 404`"),
             "60: behaves differently: `location /pictures/`: paths with `%2F` are refused with 400; nginx decodes it before it chooses a location, and this one may refuse requests; see `allow_encoded_slashes`",
         ],
         asked: &[
@@ -317,6 +328,7 @@ const OF_MODULES: &[(&[&str], ConvertedCase)] = &[
             findings: &[
                 "15: behaves differently: `more_set_input_headers X-Tenant: a Authorization:`: the upstream gets the field so; conditions, `auth_basic` and logs see that of the client",
                 "24: behaves differently: `location /closed/`: paths with `%2F` are refused with 400; nginx decodes it before it chooses a location, and this one may refuse requests; see `allow_encoded_slashes`",
+                page!("25: behaves differently: `return 403`"),
             ],
             asked: &[
                 ("GET", "/", "h", ""),

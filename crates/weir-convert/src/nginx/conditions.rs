@@ -258,7 +258,7 @@ mod tests {
     /// The `vars` of the route that an `if` becomes, and the findings.
     fn converted(blocks: &str, condition: &str) -> (String, Vec<String>) {
         let text = format!(
-            "{blocks} server {{ proxy_redirect off; location / {{ if ({condition}) {{ return 403; }} proxy_pass http://10.0.0.1:1; }} }}"
+            "{blocks} server {{ proxy_redirect off; location / {{ if ({condition}) {{ return 403 no; }} proxy_pass http://10.0.0.1:1; }} }}"
         );
         let converted = convert("t", &text, &|pattern| Err(format!("{pattern} is not there"))).expect("correct");
         let vars = converted.routes[0].members.iter().find(|(name, _)| name == "vars");
