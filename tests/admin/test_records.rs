@@ -115,7 +115,7 @@ fn a_test_record_is_sent_once_while_the_collector_is_down() {
 }
 
 #[test]
-fn what_is_sent_in_figures_takes_no_test_records() {
+fn a_logger_of_figures_takes_no_test_records() {
     let gateway = start("127.0.0.1:1", "", "");
     let route = r#"{"uri":"/*","plugins":{"datadog":{}},"upstream":{"nodes":{"127.0.0.1:1":1}}}"#;
     Api::of(&gateway).put("routes/r", route);

@@ -141,7 +141,7 @@ fn a_client_that_has_closed_its_side_gets_all_of_a_slow_response() {
 }
 
 #[test]
-fn what_waits_leaves_memory_to_plugins_that_need_whole_bodies() {
+fn paced_content_leaves_memory_to_plugins_that_need_whole_bodies() {
     const RESPONSES: u64 = 40;
     let origin = Origin::serving(|_| Answer::ok(vec![b'x'; 200_000]));
     let upstream = format!("upstream: {{ nodes: {{ \"{}\": 1 }} }}", origin.addr());

@@ -24,7 +24,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir_client::HttpClient;
-use weir_gateway::snapshot::{Certificates, Snapshot};
+use weir_gateway::snapshot::{Certificates, ClientSettings, Snapshot};
 use weir_plugin::{ExchangePhase, Expression, Registry};
 
 use crate::acme::{AcmeTerms, Challenges};
@@ -207,11 +207,9 @@ impl<'a> Compiler<'a> {
         if chains.disagrees() || reused.is_some_and(|parts| parts.secret_fields != secret_fields) {
             return None;
         }
-        let mut clients = document.settings.clients.clone();
-        clients.traced.directory = data_directory(&document.settings, &document.beside.directory).join("qlog");
         let snapshot = Snapshot {
             revision: 0,
-            clients,
+            clients: self.clients(),
             listeners,
             table: table.clone(),
             streams,
@@ -239,6 +237,13 @@ impl<'a> Compiler<'a> {
             file_plugins,
         };
         Some(CompiledParts { snapshot, acme, hubs: self.hub_terms(), parts })
+    }
+
+    fn clients(&self) -> ClientSettings {
+        let settings = &self.document.settings;
+        let mut clients = settings.clients.clone();
+        clients.traced.directory = data_directory(settings, &self.document.beside.directory).join("qlog");
+        clients
     }
 
     /// Adds what answers the challenges of an authority.

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use crate::account::{AccountReading, RecordAccount};
 use crate::lock::locked;
 use crate::memory::RecordMemory;
-use crate::sink_core::SinkCore;
 use crate::spool::{SpoolPlace, by_name, read_places};
+use crate::test_record::{SentTest, TestFault};
 use crate::threads::{SinkThreads, StartTask};
 
 /// How often a process that ends checks whether its sinks have ended.
@@ -23,6 +23,18 @@ struct RegisteredSpool {
     place: Arc<SpoolPlace>,
     /// A sink uses it now.
     is_used: bool,
+}
+
+/// The most sinks of one name that get a test record.
+const MOST_TESTED: usize = 16;
+
+/// A sink whose task runs.
+pub(crate) trait RunningSink: Send + Sync {
+    fn name(&self) -> &str;
+    /// No plugin uses it any more.
+    fn is_closed(&self) -> bool;
+    fn takes_tests(&self) -> bool;
+    fn send_test(&self, id: &str) -> Result<SentTest, TestFault>;
 }
 
 /// What is said of records on disk that no sink sends.
@@ -55,7 +67,7 @@ pub struct SinkRegister {
     pub(crate) memory: Arc<RecordMemory>,
     /// The processors for threads of sinks; empty means any.
     cpus: Mutex<Box<[u16]>>,
-    running: Mutex<Vec<Arc<SinkCore>>>,
+    running: Mutex<Vec<Arc<dyn RunningSink>>>,
     /// Where the spools of the node are, whether a sink has one or not.
     directory: Mutex<Option<PathBuf>>,
     /// All open places on disk; they stay open until the process ends.
@@ -126,20 +138,34 @@ impl SinkRegister {
         Arc::clone(accounts.entry(name.to_owned()).or_insert_with(|| Arc::new(RecordAccount::in_memory(name))))
     }
 
-    pub(crate) fn began(&self, sink: &Arc<SinkCore>) {
+    pub(crate) fn began(&self, sink: Arc<dyn RunningSink>) {
         self.tasks.fetch_add(1, Ordering::AcqRel);
-        locked(&self.running).push(Arc::clone(sink));
+        locked(&self.running).push(sink);
     }
 
-    pub(crate) fn ended(&self, sink: &Arc<SinkCore>) {
-        locked(&self.running).retain(|other| !Arc::ptr_eq(other, sink));
+    pub(crate) fn ended<S: RunningSink>(&self, sink: &Arc<S>) {
+        locked(&self.running).retain(|other| !std::ptr::addr_eq(Arc::as_ptr(other), Arc::as_ptr(sink)));
         self.tasks.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// The running sinks of a name that plugins still use.
-    pub(crate) fn running_sinks(&self, name: &str) -> Vec<Arc<SinkCore>> {
-        let running = locked(&self.running);
-        running.iter().filter(|sink| sink.name() == name && !sink.signals.is_closed()).cloned().collect()
+    /// Sends a test record to each running sink of this name, up to 16, at once, whatever the sink waits for otherwise.
+    ///
+    /// # Errors
+    /// There is no such sink, or none takes such a record now.
+    pub fn send_test(&self, name: &str, id: &str) -> Result<Vec<SentTest>, TestFault> {
+        let running: Vec<_> = {
+            let running = locked(&self.running);
+            let used = running.iter().filter(|sink| sink.name() == name && !sink.is_closed());
+            used.take(MOST_TESTED).cloned().collect()
+        };
+        let (mut sent, mut fault) = (Vec::new(), TestFault::NoSink);
+        for sink in running {
+            match sink.send_test(id) {
+                Ok(one) => sent.push(one),
+                Err(other) => fault = other,
+            }
+        }
+        if sent.is_empty() { Err(fault) } else { Ok(sent) }
     }
 
     /// The accounts of all sinks, by name. Those with a spool count since their directory was made: the places of other processes are
@@ -161,9 +187,8 @@ impl SinkRegister {
         let running = locked(&self.running);
         let is_orphaned =
             |reading: &&mut AccountReading| waits(reading) && !running.iter().any(|sink| sink.name() == reading.name);
-        let takes_tests = |name: &str| {
-            running.iter().any(|sink| sink.name() == name && !sink.signals.is_closed() && sink.options.tests.is_some())
-        };
+        let takes_tests =
+            |name: &str| running.iter().any(|sink| sink.name() == name && !sink.is_closed() && sink.takes_tests());
         all.iter_mut().for_each(|reading| reading.takes_tests = takes_tests(&reading.name));
         all.iter_mut().filter(is_orphaned).for_each(|reading| {
             reading.is_orphaned = true;

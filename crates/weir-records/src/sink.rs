@@ -45,7 +45,7 @@ impl RecordSink {
         let Some(open) = locked(&self.open).take() else { return Ok(()) };
         let (core, register) = (Arc::clone(&self.core), Arc::clone(&self.core.register));
         let start = Box::new(move || delivery::start(core, open));
-        register.began(&self.core);
+        register.began(Arc::clone(&self.core) as _);
         register.run(start).map_err(|error| {
             register.ended(&self.core);
             format!("{}: the thread that sends records cannot be started: {error}", self.core.name())

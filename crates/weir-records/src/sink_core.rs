@@ -4,14 +4,16 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::account::RecordAccount;
 use crate::batching::{Batching, Retries};
+use crate::books::DropReason;
+use crate::lock::locked;
 use crate::memory::SinkMemory;
-use crate::register::SinkRegister;
+use crate::register::{RunningSink, SinkRegister};
 use crate::rejected::RejectedRecords;
-use crate::ring::RingReader;
+use crate::ring::{RingReader, new_ring};
 use crate::signals::SinkSignals;
 use crate::spool::SpoolFullPolicy;
 use crate::spooling::SinkSpool;
-use crate::test_record::{TestRecords, TestWatches};
+use crate::test_record::{SentTest, TestFault, TestOutcome, TestRecords, TestWatches};
 
 /// The options of a sink.
 #[derive(Clone, Debug)]
@@ -53,12 +55,40 @@ impl SinkCore {
         spool.is_some_and(|spool| spool.options.when_full == SpoolFullPolicy::Block)
     }
 
-    /// Why the destination did not take the last batch.
-    pub(crate) fn last_error(&self) -> Option<String> {
-        self.spooled.get().unwrap_or(&self.account).last_error()
-    }
-
     pub(crate) fn name(&self) -> &str {
         &self.options.name
+    }
+}
+
+impl RunningSink for SinkCore {
+    fn name(&self) -> &str {
+        &self.options.name
+    }
+
+    fn is_closed(&self) -> bool {
+        self.signals.is_closed()
+    }
+
+    fn takes_tests(&self) -> bool {
+        self.options.tests.is_some()
+    }
+
+    fn send_test(&self, id: &str) -> Result<SentTest, TestFault> {
+        let payload = self.options.tests.as_ref().ok_or(TestFault::NoTests)?.payload(id);
+        let outcome = self.tests.watch(&payload).ok_or(TestFault::TooMany)?;
+        let account = self.spooled.get().unwrap_or(&self.account);
+        // Locked until the record is in its ring, so that the task either gets it or has ended before.
+        let mut rings = locked(&self.new_rings);
+        let rings = rings.as_mut().ok_or(TestFault::NoSink)?;
+        // The ring of this one record: those of workers have other writers.
+        let is_written = new_ring(account, &self.memory).is_some_and(|(writer, reader)| {
+            let is_written = writer.offer(Vec::new(), |out| out.extend_from_slice(&payload));
+            rings.push(reader);
+            is_written
+        });
+        if !is_written {
+            self.tests.tell_payload(&payload, || TestOutcome::Dropped { reason: DropReason::MemoryFull, error: None });
+        }
+        Ok(SentTest::new(account, outcome))
     }
 }

@@ -8,20 +8,16 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use crate::account::RecordAccount;
 use crate::books::{DropReason, RejectReason};
 use crate::lock::locked;
 use crate::queue::Record;
-use crate::register::SinkRegister;
-use crate::ring::new_ring;
-use crate::sink_core::SinkCore;
 
 /// The most test records of a sink without an outcome: more would only wait behind them.
 const MOST_WATCHED: usize = 16;
 /// After this time, one whose outcome is not waited for any more makes room for another. Without it, those that were lost on the disk
 /// would keep their place.
 const KEPT: Duration = Duration::from_secs(3600);
-/// The most sinks of one name that get one.
-const MOST_SINKS: usize = 16;
 
 /// Makes the payload of a test record with an id.
 type TestWriter = dyn Fn(&str) -> Vec<u8> + Send + Sync;
@@ -34,6 +30,10 @@ impl TestRecords {
     /// `write` makes the payload of a record that says that it is a test, with the given id, which is in the payload.
     pub fn new(write: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static) -> TestRecords {
         TestRecords(Arc::new(write))
+    }
+
+    pub(crate) fn payload(&self, id: &str) -> Arc<[u8]> {
+        (self.0)(id).into()
     }
 }
 
@@ -76,65 +76,22 @@ pub enum TestFault {
 
 /// A test record on its way.
 pub struct SentTest {
-    core: Arc<SinkCore>,
-    payload: Arc<[u8]>,
+    account: Arc<RecordAccount>,
     outcome: oneshot::Receiver<TestOutcome>,
 }
 
 impl SentTest {
+    pub(crate) fn new(account: &Arc<RecordAccount>, outcome: oneshot::Receiver<TestOutcome>) -> SentTest {
+        SentTest { account: Arc::clone(account), outcome }
+    }
+
     /// Waits for the outcome, for at most `patience`. The record then stays on its way.
     pub async fn outcome(mut self, patience: Duration) -> TestOutcome {
         match timeout(patience, &mut self.outcome).await {
             Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) | Err(_) => TestOutcome::Pending { error: self.core.last_error() },
+            Ok(Err(_)) | Err(_) => TestOutcome::Pending { error: self.account.last_error() },
         }
     }
-
-    fn hand_over(&self) -> Result<(), TestFault> {
-        let SentTest { core, payload, .. } = self;
-        // Locked until the record is in its ring, so that the task either gets it or has ended before.
-        let mut rings = locked(&core.new_rings);
-        let rings = rings.as_mut().ok_or(TestFault::NoSink)?;
-        // The ring of this one record: those of workers have other writers.
-        let ring = new_ring(core.spooled.get().unwrap_or(&core.account), &core.memory);
-        let is_written = ring.is_some_and(|(writer, reader)| {
-            let is_written = writer.offer(Vec::new(), |out| out.extend_from_slice(payload));
-            rings.push(reader);
-            is_written
-        });
-        if !is_written {
-            core.tests.tell_payload(payload, || TestOutcome::Dropped { reason: DropReason::MemoryFull, error: None });
-        }
-        Ok(())
-    }
-}
-
-impl SinkRegister {
-    /// Sends a test record to each running sink of this name, up to 16, at once, whatever the sink waits for otherwise.
-    ///
-    /// # Errors
-    /// There is no such sink, or none takes such a record now.
-    pub fn send_test(&self, name: &str, id: &str) -> Result<Vec<SentTest>, TestFault> {
-        let mut cores = self.running_sinks(name);
-        cores.truncate(MOST_SINKS);
-        let (mut sent, mut fault) = (Vec::new(), TestFault::NoSink);
-        for core in cores {
-            match send(core, id) {
-                Ok(one) => sent.push(one),
-                Err(other) => fault = other,
-            }
-        }
-        if sent.is_empty() { Err(fault) } else { Ok(sent) }
-    }
-}
-
-fn send(core: Arc<SinkCore>, id: &str) -> Result<SentTest, TestFault> {
-    let TestRecords(write) = core.options.tests.as_ref().ok_or(TestFault::NoTests)?;
-    let payload: Arc<[u8]> = write(id).into();
-    let outcome = core.tests.watch(&payload).ok_or(TestFault::TooMany)?;
-    let sent = SentTest { core, payload, outcome };
-    sent.hand_over()?;
-    Ok(sent)
 }
 
 /// The test records of a sink that have no outcome yet, also those whose outcome is not waited for any more: the sink has to know them
@@ -155,7 +112,7 @@ struct Watched {
 
 impl TestWatches {
     /// `None` if there are too many.
-    fn watch(&self, payload: &Arc<[u8]>) -> Option<oneshot::Receiver<TestOutcome>> {
+    pub(crate) fn watch(&self, payload: &Arc<[u8]>) -> Option<oneshot::Receiver<TestOutcome>> {
         let mut list = locked(&self.list);
         if list.len() >= MOST_WATCHED {
             let forgotten =

@@ -41,7 +41,7 @@ pub(super) fn response(
         return None;
     }
     let status = own("echo_status").next_back().and_then(|status| status.argument(0).parse().ok()).unwrap_or(200);
-    let kind = media_types::of_text(scope, media_types::path_of(matching));
+    let kind = media_types::of_text(scope, matching.path());
     Some(match is_controlled {
         true => answer_behind_plugins(status, &text, Some(kind)),
         false => answer(status, &text, Some(kind)),

@@ -33,6 +33,14 @@ pub(super) struct Region<'a> {
 }
 
 impl Matching {
+    /// The path, as far as it has one for all of its requests.
+    pub(super) fn path(&self) -> Option<&str> {
+        match self {
+            Matching::Exact(path) | Matching::Prefix { path, .. } => Some(path),
+            Matching::Regex { .. } => None,
+        }
+    }
+
     /// `None` for a named location.
     pub(super) fn of(directive: &Directive) -> Option<Matching> {
         let (modifier, path) = match directive.arguments.as_slice() {

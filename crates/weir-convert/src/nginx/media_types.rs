@@ -1,6 +1,5 @@
 //! The media type of a text that nginx answers with: that of the extension of the path (`types`), or else `default_type`.
 
-use super::location::Matching;
 use super::scope::BlockScope;
 
 /// The directives that decide.
@@ -17,14 +16,6 @@ pub(super) const COMMON: &str = "types { text/html html htm shtml; text/css css;
 pub(super) fn of_text<'a>(scope: &BlockScope<'a>, path: Option<&str>) -> &'a str {
     let of_extension = path.and_then(extension).and_then(|extension| of_extension(scope, &extension));
     of_extension.or_else(|| scope.value("default_type")).unwrap_or("text/plain")
-}
-
-/// The path of a location, as far as it has one for all of its requests.
-pub(super) fn path_of(matching: &Matching) -> Option<&str> {
-    match matching {
-        Matching::Exact(path) | Matching::Prefix { path, .. } => Some(path),
-        Matching::Regex { .. } => None,
-    }
 }
 
 /// The extension of the last segment, in lower case. A segment that begins with its only dot has none.

@@ -79,7 +79,7 @@ fn kind_of_text<'a>(
     directive: &Directive,
     matching: Option<&Matching>,
 ) -> &'a str {
-    let kind = media_types::of_text(scope, matching.and_then(media_types::path_of));
+    let kind = media_types::of_text(scope, matching.and_then(Matching::path));
     if matches!(matching, Some(Matching::Regex { pattern, .. }) if pattern.contains("\\.")) {
         let text =
             format!("`{}`: the media type is {kind}; nginx takes that of the path's extension", directive.head());

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_before_its_time_is_waited_for_afterwards() {
+    fn bytes_sent_before_their_time_are_waited_for_afterwards() {
         let mut pace = pace(20_000, 0);
         assert_eq!(pace.take(START_NS, 21_000), 1_000);
         pace.keep(vec![b'x'; 21_000], 1_000);

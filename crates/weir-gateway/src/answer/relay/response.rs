@@ -403,10 +403,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         if plugins.see_response_bodies(self.exchange) || plugins.see_messages(self.exchange) {
             self.response.content = content::ResponseContent::new(plugins, self.exchange, self.now_ns)?;
             if U::MARKS_END {
-                if self.response.content.as_ref().is_some_and(|content| content.is_slow()) {
-                    self.upstream.keep_window();
-                }
-                self.pause(); // the content comes apart from the head
+                self.pause_after_head();
             }
         }
         self.response.head_done = true;
@@ -414,6 +411,14 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             self.begin_response(out);
         }
         Ok(())
+    }
+
+    /// The content comes apart from the head.
+    fn pause_after_head(&mut self) {
+        if self.response.content.as_ref().is_some_and(|content| content.is_slow()) {
+            self.upstream.keep_window();
+        }
+        self.pause();
     }
 
     fn take_interim_head(&mut self, status: u16, out: &mut Vec<u8>) -> Result<(), Stop> {

@@ -42,8 +42,8 @@ pub(super) fn trace(traced: &TracedClients, client: SocketAddr) -> Option<Box<dy
 }
 
 /// The way to the thread that writes, which begins with the first trace.
-fn pieces() -> Option<SyncSender<Piece>> {
-    static PIECES: OnceLock<Option<SyncSender<Piece>>> = OnceLock::new();
+fn pieces() -> Option<SyncSender<TracePiece>> {
+    static PIECES: OnceLock<Option<SyncSender<TracePiece>>> = OnceLock::new();
     let begin = || {
         let (sender, receiver) = sync_channel(MOST_PIECES);
         let thread = std::thread::Builder::new().name("qlog".into()).spawn(move || write_pieces(&receiver));
@@ -54,7 +54,7 @@ fn pieces() -> Option<SyncSender<Piece>> {
 }
 
 /// Whole records of a trace.
-struct Piece {
+struct TracePiece {
     path: Arc<Path>,
     is_first: bool,
     bytes: Vec<u8>,
@@ -63,7 +63,7 @@ struct Piece {
 /// Splits what QUIC writes into pieces.
 struct Trace {
     path: Arc<Path>,
-    pieces: SyncSender<Piece>,
+    pieces: SyncSender<TracePiece>,
     is_begun: bool,
     /// What was not handed on yet: whole records, and what has come of the next one, which is a few hundred bytes.
     bytes: Vec<u8>,
@@ -74,7 +74,7 @@ struct Trace {
 }
 
 impl Trace {
-    fn new(directory: &Path, client: SocketAddr, pieces: SyncSender<Piece>) -> Trace {
+    fn new(directory: &Path, client: SocketAddr, pieces: SyncSender<TracePiece>) -> Trace {
         /// Two connections may begin in the same millisecond.
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
@@ -105,7 +105,7 @@ impl Trace {
             return;
         }
         let is_first = !std::mem::replace(&mut self.is_begun, true);
-        if self.pieces.try_send(Piece { path: Arc::clone(&self.path), is_first, bytes }).is_err() {
+        if self.pieces.try_send(TracePiece { path: Arc::clone(&self.path), is_first, bytes }).is_err() {
             self.left = 0;
             CUT.fetch_add(1, Ordering::Relaxed);
         }
@@ -139,7 +139,7 @@ impl Drop for Trace {
 }
 
 /// The thread.
-fn write_pieces(pieces: &Receiver<Piece>) {
+fn write_pieces(pieces: &Receiver<TracePiece>) {
     let mut warned: Option<Instant> = None;
     while let Ok(piece) = pieces.recv() {
         let failed = write_piece(&piece);
@@ -158,7 +158,7 @@ fn write_pieces(pieces: &Receiver<Piece>) {
 }
 
 /// Writes a piece. The file is opened for each, so that none is held open. If it is gone, or was not made, nothing is written.
-fn write_piece(piece: &Piece) -> io::Result<()> {
+fn write_piece(piece: &TracePiece) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.append(true);
     if piece.is_first {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     /// A trace with a place for so many pieces, and the pieces.
-    fn begin(directory: &TempDir, port: u16, places: usize) -> (Trace, Receiver<Piece>) {
+    fn begin(directory: &TempDir, port: u16, places: usize) -> (Trace, Receiver<TracePiece>) {
         let (sender, receiver) = sync_channel(places);
         (Trace::new(&directory.join("qlog"), client(port), sender), receiver)
     }
