@@ -341,7 +341,8 @@ impl AcmeShared {
             let pause = schedule::pause(in_row.refusals, true, None, 0.0);
             failures.last_at(SystemTime::now()) + pause.min(schedule::AFTER_START)
         });
-        let mut told_end = None;
+        // A file that exists may be deleted, so that the host is ordered at once.
+        let (mut told_end, mut is_recorded) = (None, failures.is_some());
         loop {
             let validity = storage.validity(host);
             let renewal = validity.map(|validity| schedule::renewal(validity, terms.renew_before, rand::random()));
@@ -349,9 +350,11 @@ impl AcmeShared {
             self.board.waits(host, validity, due, failures.as_ref());
             let end = validity.map(|validity| validity.until);
             if let Some(due) = due
-                && self.wait_for_order(host, storage, (due, end), &mut told_end).await == OrderWait::RecordDeleted
+                && self.wait_for_order(host, (storage, is_recorded), (due, end), &mut told_end).await
+                    == OrderWait::RecordDeleted
             {
                 (failures, not_before, in_row) = (None, None, FailuresInRow::default());
+                is_recorded = false;
                 continue;
             }
             let permit = permits.acquire().await;
@@ -377,8 +380,9 @@ impl AcmeShared {
                     }
                 }
             }
-            if let Err(error) = storage.save_failures(host, failures.as_ref()) {
-                self.board.storage_failed(&error.to_string());
+            match storage.save_failures(host, failures.as_ref()) {
+                Ok(()) => is_recorded = failures.is_some(),
+                Err(error) => self.board.storage_failed(&error.to_string()),
             }
         }
     }
@@ -388,11 +392,10 @@ impl AcmeShared {
     async fn wait_for_order(
         &self,
         host: &str,
-        storage: &AcmeStorage,
+        (storage, is_recorded): (&AcmeStorage, bool),
         (due, end): (SystemTime, Option<SystemTime>),
         told_end: &mut Option<SystemTime>,
     ) -> OrderWait {
-        let is_recorded = storage.failures(host).is_some();
         loop {
             let now = SystemTime::now();
             if end.is_some_and(|end| end <= now) && *told_end != end {
