@@ -34,6 +34,8 @@ pub(crate) trait RunningSink: Send + Sync {
     /// No plugin uses it any more.
     fn is_closed(&self) -> bool;
     fn takes_tests(&self) -> bool;
+    /// It shall end, and lose what it cannot deliver at once.
+    fn give_up(&self);
     fn send_test(&self, id: &str) -> Result<SentTest, TestFault>;
 }
 
@@ -239,7 +241,7 @@ impl SinkRegister {
         while self.has_tasks() && Instant::now() < deadline {
             std::thread::sleep(LOOK);
         }
-        locked(&self.running).iter().for_each(|sink| sink.signals.give_up());
+        locked(&self.running).iter().for_each(|sink| sink.give_up());
         let deadline = Instant::now() + FINAL_BOOKING_LIMIT;
         while self.has_tasks() && Instant::now() < deadline {
             std::thread::sleep(LOOK);

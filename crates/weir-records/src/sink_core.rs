@@ -73,6 +73,10 @@ impl RunningSink for SinkCore {
         self.options.tests.is_some()
     }
 
+    fn give_up(&self) {
+        self.signals.give_up();
+    }
+
     fn send_test(&self, id: &str) -> Result<SentTest, TestFault> {
         let payload = self.options.tests.as_ref().ok_or(TestFault::NoTests)?.payload(id);
         let outcome = self.tests.watch(&payload).ok_or(TestFault::TooMany)?;
