@@ -4,7 +4,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use weir_testkit::TempDir;
+use weir_testkit::{DEADLINE, TempDir, eventually};
 
 /// Requests that are sent until this value is asked for the result.
 pub(crate) struct Load {
@@ -22,7 +22,17 @@ impl Load {
         command.arg("load").args(words.split_whitespace()).args(["--duration", "1h", "--quiet", "--json"]);
         command.arg(directory.join("result.json")).stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
-        Load { child, directory, words: words.to_owned() }
+        let load = Load { child, directory, words: words.to_owned() };
+        eventually("it can be interrupted", DEADLINE, || load.catches_interrupts());
+        load
+    }
+
+    /// Whether it has begun to catch SIGINT, which would be ignored before, or kill it.
+    fn catches_interrupts(&self) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or_default();
+        let caught = u64::from_str_radix(caught.trim(), 16).unwrap_or_default();
+        caught & (1 << (Signal::INT.as_raw() - 1)) != 0
     }
 
     /// Ends the load, waits for the answers that are on their way, and returns what was measured.
