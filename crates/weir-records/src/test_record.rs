@@ -1,4 +1,5 @@
-//! Test records: a logger writes one without an exchange, it takes the way of all others, and whoever asked for it is told its outcome.
+//! Test records. A logger writes one when a user asks for it, without a request of a client. It goes through the same queues as all other
+//! records, but is sent alone and only once. The user is told the outcome.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};

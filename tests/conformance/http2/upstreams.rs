@@ -458,11 +458,28 @@ fn the_exchanges_of_a_lost_connection_share_the_next_one() {
     assert_eq!(origin.connections(), 2);
 }
 
+/// What an upstream may send ahead on a stream.
+const WINDOW: usize = 64 * 1024;
+
+/// Sends on each stream the head of a response, and as much content as a window has room for, which is counted. `false` if the connection ends.
+fn fill_windows(peer: &mut Peer<'_>, streams: &[u32], sent: &AtomicUsize) -> bool {
+    const PIECE: usize = 16 * 1024;
+    for stream in streams {
+        peer.send(frame(HEADERS, END_HEADERS, *stream, section(&[(":status", "200")])));
+        for _ in 0..WINDOW / PIECE {
+            if !peer.wait_for_window(PIECE) {
+                return false;
+            }
+            peer.send(frame(DATA, 0, *stream, [b'x'; PIECE]));
+            sent.fetch_add(PIECE, Ordering::SeqCst);
+        }
+    }
+    true
+}
+
 /// Each client that does not read holds one window of its stream, and no more: what the others receive does not wait for it.
 #[test]
 fn clients_that_do_not_read_stop_no_other_exchange_of_the_connection() {
-    const WINDOW: usize = 64 * 1024;
-    const PIECE: usize = 16 * 1024;
     const SLOW: usize = 40;
     let held = Arc::new(AtomicUsize::new(0));
     let origin = {
@@ -470,15 +487,8 @@ fn clients_that_do_not_read_stop_no_other_exchange_of_the_connection() {
         Origin::scripted(Reading::Strict, move |connection| {
             let Some(mut peer) = Peer::begin(connection) else { return };
             let slow: Vec<u32> = (0..SLOW).map_while(|_| peer.request()).collect();
-            for stream in slow {
-                peer.send(frame(HEADERS, END_HEADERS, stream, section(&[(":status", "200")])));
-                for _ in 0..WINDOW / PIECE {
-                    if !peer.wait_for_window(PIECE) {
-                        return;
-                    }
-                    peer.send(frame(DATA, 0, stream, [b'x'; PIECE]));
-                    held.fetch_add(PIECE, Ordering::SeqCst);
-                }
+            if !fill_windows(&mut peer, &slow, &held) {
+                return;
             }
             while let Some(stream) = peer.request() {
                 peer.answer(stream, "small");
@@ -501,8 +511,6 @@ fn clients_that_do_not_read_stop_no_other_exchange_of_the_connection() {
 /// The memory of a response whose rate is limited is bounded also where its upstream sends ahead what its window allows.
 #[test]
 fn an_upstream_may_send_one_small_window_ahead_of_a_limited_rate() {
-    const WINDOW: usize = 64 * 1024;
-    const PIECE: usize = 16 * 1024;
     const SLOW: usize = 80;
     /// More than the half of a window, after which any other response gets a larger one.
     const AT_ONCE: usize = 40_000;
@@ -512,15 +520,8 @@ fn an_upstream_may_send_one_small_window_ahead_of_a_limited_rate() {
         Origin::scripted(Reading::Strict, move |connection| {
             let Some(mut peer) = Peer::begin(connection) else { return };
             let slow: Vec<u32> = (0..SLOW).map_while(|_| peer.request()).collect();
-            for stream in slow {
-                peer.send(frame(HEADERS, END_HEADERS, stream, section(&[(":status", "200")])));
-                for _ in 0..WINDOW / PIECE {
-                    if !peer.wait_for_window(PIECE) {
-                        return;
-                    }
-                    peer.send(frame(DATA, 0, stream, [b'x'; PIECE]));
-                    sent.fetch_add(PIECE, Ordering::SeqCst);
-                }
+            if !fill_windows(&mut peer, &slow, &sent) {
+                return;
             }
             while let Some(frame) = peer.receive() {
                 if (frame.kind, frame.stream != 0) == (WINDOW_UPDATE, true) {

@@ -268,7 +268,7 @@ impl Capture {
         }
     }
 
-    /// A record of a request that nobody sent, in the form of all others. Its member [`TEST_RECORD`] has the id.
+    /// A test record. It has the form of all other records, as of a request that no client has sent. Its member [`TEST_RECORD`] is its id.
     pub(crate) fn test_record(&self, id: &str) -> Vec<u8> {
         let (shown, mut out) = (TestVariables, Vec::new());
         self.begin(&shown, || TEST_TARGET, &mut out);

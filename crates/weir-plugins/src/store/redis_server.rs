@@ -157,9 +157,13 @@ impl RedisServer {
         arguments: &[u64],
     ) -> Result<[i64; N], NoRedisAnswer> {
         self.run(script, key, arguments).await.map_err(|failure| {
-            self.outages.failed(format_args!("limits cannot be counted in {}: {failure}", self.identity.topology));
+            self.outages.failed(format_args!("{}", self.uncounted(&failure)));
             NoRedisAnswer
         })
+    }
+
+    fn uncounted(&self, failure: &impl std::fmt::Display) -> String {
+        format!("limits cannot be counted in {}: {failure}", self.identity.topology)
     }
 
     /// The same for a report that no request waits for.
@@ -170,8 +174,7 @@ impl RedisServer {
         arguments: &[u64],
     ) -> Result<[i64; N], NoRedisAnswer> {
         self.run(script, key, arguments).await.map_err(|failure| {
-            self.outages
-                .report_failed(format_args!("limits cannot be counted in {}: {failure}", self.identity.topology));
+            self.outages.report_failed(format_args!("{}", self.uncounted(&failure)));
             NoRedisAnswer
         })
     }
