@@ -38,7 +38,7 @@ impl CompressionEffort {
 }
 
 impl Package<'_> {
-    /// Writes all of them.
+    /// Writes all of them. What one was made of goes before the next is made, so that little more than the packages is on the disk.
     pub(crate) fn make(&self) -> Result<(), Problems> {
         let built = match self.binary {
             Some(binary) => Built { binary: PathBuf::from(binary), symbols: None },
@@ -57,7 +57,9 @@ impl Package<'_> {
         let package = out.join(format!("weir_{VERSION}_{}.deb", architecture.debian));
         debian(&root, &work.join("deb"), &package, &epoch, effort)?;
         let package = out.join(format!("weir-{VERSION}-1.{}.rpm", architecture.rust));
-        rpm::write_rpm(&root, &work.join("rpm"), &package, architecture.rust, &epoch, rpm)?;
+        let folder = work.join("rpm");
+        rpm::write_rpm(&root, &folder, &package, architecture.rust, &epoch, rpm)?;
+        remove(&folder)?;
         let archive = out.join(format!("{name}.oci.tar"));
         image::write_image(&root, &work.join("image"), &archive, architecture.debian, &epoch, gzip)?;
         write(&out.join(format!("{name}.cdx.json")), &sbom::page(&epoch)?)?;
@@ -150,7 +152,7 @@ fn lay_out(built: &Built, root: &Path, debug: &Path) -> Result<(), Problems> {
 }
 
 fn tarball(root: &Path, folder: &Path, archive: &Path, epoch: &str, effort: &str) -> Result<(), Problems> {
-    step("the files cannot be copied", Command::new("cp").arg("-a").arg(root).arg(folder))?;
+    link_files(root, folder)?;
     let plain = archive.with_extension("");
     tar(folder.parent().expect("below work"), &[folder.file_name().expect("has a name")], &plain, epoch)?;
     step("the tarball cannot be compressed", Command::new("gzip").args(["--no-name", "--force", effort]).arg(&plain))
@@ -164,8 +166,13 @@ fn tar(from: &Path, names: &[&std::ffi::OsStr], archive: &Path, epoch: &str) -> 
     step("the archive cannot be written", &mut tar)
 }
 
+/// The folder with its files once more, without room for their bytes.
+fn link_files(from: &Path, to: &Path) -> Result<(), Problems> {
+    step("the files cannot be linked", Command::new("cp").args(["--archive", "--link"]).arg(from).arg(to))
+}
+
 fn debian(root: &Path, folder: &Path, package: &Path, epoch: &str, effort: &str) -> Result<(), Problems> {
-    step("the files cannot be copied", Command::new("cp").arg("-a").arg(root).arg(folder))?;
+    link_files(root, folder)?;
     let kilobytes = output(Command::new("du").args(["--summarize", "--apparent-size", "--block-size=1K"]).arg(root))?;
     let kilobytes = kilobytes.split_whitespace().next().unwrap_or_default();
     let control = format!(

@@ -7,7 +7,7 @@ use std::{env, fs};
 use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 
 use crate::place::TempDir;
-use crate::skipped::skipped;
+use crate::skipped::skipped_without;
 use crate::wait::{DEADLINE, eventually};
 
 /// A running server. Dropping it ends its process.
@@ -30,7 +30,7 @@ impl Program {
             if let Some(folder) = installed.find(|folder| folder.join(name).exists()) {
                 return Some(Command::new(folder.join(name)));
             }
-            skipped(&format!("there is no {name}"));
+            skipped_without(name);
             return None;
         };
         let mut command = Command::new(path);

@@ -7,11 +7,20 @@ use std::thread;
 
 use crate::scale::is_full;
 
+/// What `scripts/setup` installs only for the full counts, as it is built for minutes.
+const FOR_FULL_COUNTS: [&str; 3] = ["consul", "kube-apiserver", "kube-controller-manager"];
+
 static REPORTED: Mutex<Option<HashSet<String>>> = Mutex::new(None);
 
 /// Reports that the running test is skipped, since something is not installed: `skipped: TEST: WHY; run scripts/setup`.
 pub fn skipped(why: &str) {
     report(why, "run scripts/setup");
+}
+
+/// Reports that the running test is skipped, since there is no such program, and what installs it.
+pub(crate) fn skipped_without(program: &str) {
+    let why = format!("there is no {program}");
+    if FOR_FULL_COUNTS.contains(&program) { report(&why, "run make test-full") } else { skipped(&why) }
 }
 
 /// Whether the running test, which takes minutes, is to run; reports otherwise that it is skipped.

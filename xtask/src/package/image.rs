@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{VERSION, copy, tar, write};
+use super::{VERSION, copy, remove, tar, write};
 use crate::{Problems, output, step};
 
 const ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -55,6 +55,7 @@ pub(super) fn write_image(
     tar(&layer, &[".".as_ref()], &plain, epoch)?;
     let uncompressed = digest(&plain)?;
     step("the layer cannot be compressed", Command::new("gzip").args(["--no-name", effort]).arg(&plain))?;
+    remove(&layer)?;
     let layer = blob(&blobs, &work.join("layer.tar.gz"), "application/vnd.oci.image.layer.v1.tar+gzip")?;
     let created =
         output(Command::new("date").args(["--utc", "+%Y-%m-%dT%H:%M:%SZ", "--date"]).arg(format!("@{epoch}")))?;

@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 use weir_testkit::{Program, TempDir};
 
-use crate::{one, package, packages, said, weir};
+use crate::{DiskSpace, one, package, packages, said, weir};
 
 #[track_caller]
 fn json(path: &Path) -> Value {
@@ -17,7 +17,8 @@ fn json(path: &Path) -> Value {
 
 #[test]
 fn two_builds_are_the_same_bytes() {
-    let (Some(binary), Some(first), second) = (weir(), packages(), TempDir::new()) else { return };
+    let (Some(binary), Some(first)) = (weir(), packages()) else { return };
+    let (_space, second) = (DiskSpace::wait(), TempDir::new());
     package(&binary, second.path());
     let sums = |folder: &Path| fs::read_to_string(folder.join("SHA256SUMS")).expect("checksums");
     assert_eq!(sums(first), sums(second.path()));
@@ -26,9 +27,11 @@ fn two_builds_are_the_same_bytes() {
 
 #[test]
 fn packages_are_complete() {
-    let (Some(binary), Some(out), place) = (weir(), packages(), TempDir::new()) else { return };
+    let (Some(binary), Some(out)) = (weir(), packages()) else { return };
+    let (_space, place) = (DiskSpace::wait(), TempDir::new());
     debian_package(&one(out, ".deb"), &place.join("deb"));
     rpm_package(&one(out, ".rpm"), &place.join("deb"));
+    fs::remove_dir_all(place.join("deb")).expect("it is ours");
     tarball(&one(out, ".tar.gz"), &place.join("tar"));
     image(&one(out, ".oci.tar"), &place.join("oci"));
     parts(&json(&one(out, ".cdx.json")), &binary);
@@ -96,6 +99,7 @@ fn tarball(archive: &Path, root: &Path) {
     let folder = fs::read_dir(root).expect("a folder").next().expect("one").expect("readable").path();
     let version = said(Command::new(folder.join("usr/bin/weir")).arg("version"));
     assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+    fs::remove_dir_all(root).expect("it is ours");
 }
 
 /// What an image says of itself, and its files.
@@ -136,8 +140,10 @@ pub(crate) fn unpack_image(archive: &Path, layout: &Path) -> UnpackedImage {
 #[track_caller]
 fn image(archive: &Path, layout: &Path) {
     if let Some(mut skopeo) = Program::find("skopeo") {
-        let (from, to) = (format!("oci-archive:{}", archive.display()), format!("dir:{}-copy", layout.display()));
+        let copy = layout.with_extension("copy");
+        let (from, to) = (format!("oci-archive:{}", archive.display()), format!("dir:{}", copy.display()));
         said(skopeo.args(["--insecure-policy", "copy", &from, &to]));
+        fs::remove_dir_all(copy).expect("it is ours");
     }
     fs::create_dir(layout).expect("its own directory");
     let UnpackedImage { root: layer, user, .. } = unpack_image(archive, layout);

@@ -10,7 +10,7 @@ use weir_testkit::{DEADLINE, TempDir, eventually, eventually_some};
 
 use crate::contents::unpack_image;
 use crate::isolation::{DebianRoot, Isolation};
-use crate::{one, packages, said};
+use crate::{DiskSpace, one, packages, said};
 
 const WELCOME: &str = "Weir is installed. Its routes stand in /etc/weir/weir.yaml.";
 /// So few requests per second that a busy machine keeps up.
@@ -98,16 +98,19 @@ fn leaves(debian: &DebianRoot, before: &BTreeSet<String>, expected: &[&str]) {
     assert_eq!(left, expected);
 }
 
-/// The package again, with another number.
+/// The package again, with another number: only its control files are unpacked.
 #[track_caller]
 fn next_version(package: &Path, place: &TempDir) -> PathBuf {
-    let (folder, next) = (place.join("next"), place.join("weir-next.deb"));
-    said(Command::new("dpkg-deb").arg("--raw-extract").arg(package).arg(&folder));
-    let control = folder.join("DEBIAN/control");
+    let (folder, archive, next) = (place.join("control"), place.join("control.tar.gz"), place.join("weir-next.deb"));
+    said(Command::new("dpkg-deb").arg("--control").arg(package).arg(&folder));
+    let control = folder.join("control");
     let text = fs::read_to_string(&control).expect("readable");
     let version = format!("Version: {}", env!("CARGO_PKG_VERSION"));
     fs::write(&control, text.replace(&version, &format!("{version}+next"))).expect("its own directory");
-    said(Command::new("dpkg-deb").args(["--root-owner-group", "-Znone", "--build"]).arg(&folder).arg(&next));
+    said(Command::new("tar").args(["--owner=0", "--group=0", "-czf"]).arg(&archive).arg("-C").arg(&folder).arg("."));
+    fs::copy(package, &next).expect("there is room");
+    // It takes the place of the file with this name.
+    said(Command::new("ar").arg("r").arg(&next).arg(&archive));
     next
 }
 
@@ -197,7 +200,7 @@ fn the_rpm_package_serves_is_upgraded_without_a_lost_request_and_goes() {
 #[test]
 fn the_image_serves_as_nobody_from_a_root_that_cannot_be_written() {
     let Some((folder, isolation)) = packages().zip(Isolation::start()) else { return };
-    let place = TempDir::new();
+    let (_space, place) = (DiskSpace::wait(), TempDir::new());
     let image = unpack_image(&one(folder, ".oci.tar"), place.path());
     let mount = |arguments: &[&str]| said(isolation.command("mount").args(arguments).arg(&image.root));
     said(isolation.command("mount").arg("--bind").arg(&image.root).arg(&image.root));

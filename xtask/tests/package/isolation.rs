@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 use weir_testkit::{TempDir, skipped};
 
-use crate::said;
+use crate::{DiskSpace, said};
 
 /// Network, processes and mounts apart from those of this machine. What runs in it ends with it.
 pub(crate) struct Isolation {
@@ -66,6 +66,7 @@ impl Drop for Isolation {
 pub(crate) struct DebianRoot {
     isolation: Isolation,
     place: TempDir,
+    _space: DiskSpace,
 }
 
 impl DebianRoot {
@@ -76,7 +77,8 @@ impl DebianRoot {
             skipped("there is no .cache/debian-root.tar");
             return None;
         }
-        let debian = DebianRoot { isolation: Isolation::start()?, place: TempDir::new() };
+        let space = DiskSpace::wait();
+        let debian = DebianRoot { isolation: Isolation::start()?, place: TempDir::new(), _space: space };
         said(Command::new("tar").args(["--numeric-owner", "-xf"]).arg(archive).arg("-C").arg(debian.path()));
         said(debian.isolation.command("mount").args(["-t", "proc", "proc"]).arg(debian.path().join("proc")));
         // The scripts of packages ask for this directory before they ask for anything of systemd.
@@ -91,11 +93,15 @@ impl DebianRoot {
         self.place.path()
     }
 
-    /// Copies a file to `/`, and returns its path in there.
+    /// Puts a file into `/`, and returns its path in there.
     #[track_caller]
     pub(crate) fn take(&self, file: &Path) -> PathBuf {
         let name = file.file_name().expect("a file");
-        fs::copy(file, self.path().join(name)).expect("there is room");
+        let inside = self.path().join(name);
+        // It takes room only where the root is on another disk.
+        if fs::hard_link(file, &inside).is_err() {
+            fs::copy(file, &inside).expect("there is room");
+        }
         Path::new("/").join(name)
     }
 

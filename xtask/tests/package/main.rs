@@ -7,9 +7,22 @@ mod isolation;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use weir_testkit::{Program, skipped};
+
+/// What a test holds while it has hundreds of megabytes on the disk: a binary that is not optimised is large, and disks are small.
+struct DiskSpace {
+    _held: MutexGuard<'static, ()>,
+}
+
+impl DiskSpace {
+    /// Waits for other tests that hold it.
+    fn wait() -> DiskSpace {
+        static SPACE: Mutex<()> = Mutex::new(());
+        DiskSpace { _held: SPACE.lock().unwrap_or_else(PoisonError::into_inner) }
+    }
+}
 
 /// Runs a command that must succeed, and returns what it prints.
 #[track_caller]
