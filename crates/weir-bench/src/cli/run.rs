@@ -95,7 +95,8 @@ pub struct MachineArguments {
 /// What every command that runs something takes.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// The program of a target or a backend, instead of the installed one. Can be given several times
+    /// The program of a target or a backend, instead of the installed one; or that of a version, as in weir@old=PATH for the
+    /// target weir@old. Can be given several times
     #[arg(long = "program", value_name = "NAME=PATH", value_parser = name_and_path)]
     pub programs: Vec<(String, PathBuf)>,
     /// The directory for the result file and the HTML report

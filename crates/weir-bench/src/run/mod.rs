@@ -58,7 +58,7 @@ use crate::{
     manifest::{Cpu, LogicalCpu, Manifest, Pinning},
     result::{Cell, CellOutcome, InstructionCount, LoadLevel, ResultFile, SCHEMA, Search, SearchAttempt, TargetRecord},
     scenario::{BackendKind, RateOf, Scenario, ScenarioRow, Speak},
-    target::{self, InstallError, Installed, PeerDefinition},
+    target::{self, InstallError, Installed, PeerDefinition, PeerError},
 };
 
 /// The user's choices besides the scenario.
@@ -150,6 +150,7 @@ struct Prepared {
 
 impl Prepared {
     fn of(scenario: &Scenario, options: &RunOptions, place: &RunDirectory) -> Result<Prepared, RunError> {
+        check_versions(scenario, options)?;
         let fleet = match scenario.network.is_none() && options.machines.is_empty() {
             true => None,
             false => Some(fleet(scenario, options, place)?),
@@ -189,6 +190,16 @@ fn fleet(scenario: &Scenario, options: &RunOptions, place: &RunDirectory) -> Res
     };
     fleet.begin(&place.certificate)?;
     Ok(Arc::new(fleet))
+}
+
+/// The program of each version that a target names has to be given; on another machine, by its agent.
+fn check_versions(scenario: &Scenario, options: &RunOptions) -> Result<(), SetupError> {
+    let mut programs = scenario.targets.iter().map(|name| scenario.variant(name).peer);
+    let is_missing = |program: &String| target::is_version(program) && !options.programs.contains_key(program);
+    match programs.find(is_missing) {
+        Some(program) if options.machines.gateway.is_none() => Err(PeerError::NoVersion { program }.into()),
+        _ => Ok(()),
+    }
 }
 
 /// The peer of every target, with its installation.

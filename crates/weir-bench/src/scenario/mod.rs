@@ -40,7 +40,8 @@ pub struct Scenario {
     /// The publication whose figures are shown next to the measured ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<PublishedIn>,
-    /// The targets, by the names of their folders in `bench/peers` or of `variants`, in the order of the tables.
+    /// The targets, by the names of their folders in `bench/peers` or of `variants`, in the order of the tables. `weir@old` is
+    /// another version of the program of `weir`, which `--program weir@old=PATH` gives.
     pub targets: Vec<String>,
     /// Additional targets: a peer with other settings, under a new name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -84,7 +85,7 @@ pub struct Scenario {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
-    /// The peer, by the name of its folder in `bench/peers`.
+    /// The peer, by the name of its folder in `bench/peers`, or a version of its program such as `weir@old`.
     pub peer: String,
     /// Additional settings of the upstream, in Weir's format. Only for peers that support `upstream-settings`.
     #[serde(default)]

@@ -15,6 +15,9 @@ pub enum PeerError {
     UnknownPeer { name: String, known: Vec<String> },
     #[error("no backend \"{name}\"; there are: {}", .known.join(", "))]
     UnknownBackend { name: String, known: Vec<String> },
+    /// A version of a peer's program, without its path.
+    #[error("{program}: which program is this version? --program {program}=PATH says it")]
+    NoVersion { program: String },
     #[error("{file}: {source}")]
     Syntax { file: String, source: Box<serde_saphyr::Error> },
     /// `policies` is a word other than `any`.

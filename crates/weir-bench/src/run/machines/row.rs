@@ -26,7 +26,7 @@ use crate::{
         record,
     },
     scenario::ScenarioRow,
-    target::{BackendAddress, PeerDefinition},
+    target::BackendAddress,
 };
 
 /// Pause between the load and the second reading of memory.
@@ -126,7 +126,7 @@ impl Lab<'_> {
                 LoadDestination { address, tls: backend.tls, authority: authority(backend.tls), events: None }
             }
             false => {
-                let order = self.order_of(group, (row, peer), (workers, pinning), backend)?;
+                let order = self.order_of(group, row, (workers, pinning), backend)?;
                 let (port, configuration) = match ask_to_start(fleet.gateway(), order)? {
                     Ok(started) => started,
                     Err((not_started, configuration)) => {
@@ -170,7 +170,7 @@ impl Lab<'_> {
     fn order_of(
         &self,
         group: &CellGroup,
-        (row, peer): (&ScenarioRow, &PeerDefinition),
+        row: &ScenarioRow,
         (workers, pinning): (u32, &FleetPinning),
         backend: &RunningBackends,
     ) -> Result<TargetOrder, RunError> {
@@ -187,7 +187,7 @@ impl Lab<'_> {
             services: Default::default(),
         };
         let inputs = setting.inputs(backend, Path::new(RUN_DIRECTORY), 0, highest)?;
-        Ok(TargetOrder { peer: peer.name.clone(), row: row.name.clone(), inputs, cpus: pinning.target.clone() })
+        Ok(TargetOrder { peer: setting.variant.peer.clone(), row: row.name.clone(), inputs, cpus: pinning.target.clone() })
     }
 
     /// All levels of a started target. A target that ends has no further levels.
