@@ -160,6 +160,9 @@ fn each_way_to_spoil_a_run_is_named() {
     assert_eq!(spoiled("records-lost", |row| row.records_lost = Some(0.001)), Severity::Warning);
     assert_eq!(spoiled("records-lost", |row| row.records_lost = Some(0.2)), Severity::Invalid);
     assert_eq!(spoiled("coordinated-omission", |row| row.corrected_p99_ms = Some(900.0)), Severity::Note);
+    assert_eq!(spoiled("run-too-short", |row| row.duration_s = Some(0.02)), Severity::Warning);
+    assert_eq!(spoiled("run-too-short", |row| row.turns = Some(1_500)), Severity::Warning);
+    assert_eq!(spoiled("edges-count", |row| row.edges_move = Some(-0.04)), Severity::Warning);
     let warming = |row: &mut weir_bench::analysis::lint::RowEvidence| {
         row.slices_rps = (0..10).map(|slice| 20_000.0 + 1_000.0 * f64::from(slice)).collect();
     };

@@ -97,6 +97,10 @@ pub struct RowEvidence {
     pub corrected_p99_ms: Option<f64>,
     /// The duration of the measurement, in seconds.
     pub duration_s: Option<f64>,
+    /// The number of separate parts that this duration consists of, if the load had pauses.
+    pub turns: Option<u32>,
+    /// How far the first and the last interval of the measurement move its throughput, as a fraction of that of the others.
+    pub edges_move: Option<f64>,
     /// The time from the end of the measurement to the last response to a request that was sent in it, in seconds.
     pub drain_s: Option<f64>,
     /// The number of requests that the publication announces.
