@@ -516,12 +516,24 @@ pub struct ProcessSample {
     pub switches_involuntary: u64,
     /// Time its threads were runnable and waited for a processor.
     pub run_delay_s: f64,
+    /// Processes that have ended since the first sample, though the target as a whole goes on: after a crash, or replaced by others.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub ended: u64,
     /// CPU seconds of the threads that process requests, for targets whose manifest names them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_cpu_s: Option<f64>,
 }
 
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 impl Process {
+    /// Processes that ended during the measured part.
+    pub fn ended(&self) -> u64 {
+        self.samples.last().map_or(0, |sample| sample.ended)
+    }
+
     /// CPU seconds between the first and the last sample.
     pub fn cpu_s(&self) -> f64 {
         let (user, system) = self.cpu_split_s();
@@ -575,6 +587,9 @@ pub struct HostSample {
     pub passive_opens: u64,
     pub time_wait: u64,
     pub memory_available_bytes: u64,
+    /// Processes that the kernel has killed because there was no memory left, on the whole machine.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub oom_kills: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]

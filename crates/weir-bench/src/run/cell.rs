@@ -224,7 +224,8 @@ impl Started {
         }
         leave_out_details(&mut load, row);
         if let Some(ended) = self.child.as_mut().and_then(Child::ended).filter(|_| !drains) {
-            return Ok(Err(ended));
+            let out_of_memory = host.last().is_some_and(|sample| sample.oom_kills > 0);
+            return Ok(Err(ProcessEnded { out_of_memory, ..ended }));
         }
         Ok(Ok(MeasuredRun {
             repeat,

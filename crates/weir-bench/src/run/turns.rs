@@ -136,6 +136,7 @@ impl MeasuredRun {
                 worker_cpu_s: last.worker_cpu_s.zip(sample.worker_cpu_s).map(|(before, more)| before + more),
                 switches_voluntary: last.switches_voluntary + sample.switches_voluntary,
                 switches_involuntary: last.switches_involuntary + sample.switches_involuntary,
+                ended: last.ended + sample.ended,
                 ..sample
             }));
         }
@@ -150,6 +151,7 @@ impl MeasuredRun {
                 listen_overflows: last.listen_overflows + sample.listen_overflows,
                 active_opens: last.active_opens + sample.active_opens,
                 passive_opens: last.passive_opens + sample.passive_opens,
+                oom_kills: last.oom_kills + sample.oom_kills,
                 ..sample
             }));
         }

@@ -14,7 +14,7 @@ pub(super) struct SampledTree {
     root: u32,
     /// The processes that were alive at the last sample, each with its last counters.
     alive: BTreeMap<u32, ProcessReading>,
-    /// The last counters of the processes that have ended.
+    /// The last counters of the processes that have ended, and their number.
     ended: ProcessSample,
 }
 
@@ -38,6 +38,7 @@ impl SampledTree {
         for (pid, last) in std::mem::take(&mut self.alive) {
             if alive.get(&pid).is_none_or(|now| now.started_ticks != last.started_ticks) {
                 self.ended.add_counters(&last.sample);
+                self.ended.ended += 1;
             }
         }
         sum.add_counters(&self.ended);
@@ -130,6 +131,7 @@ impl ProcessSample {
         self.run_delay_s += other.run_delay_s;
         self.switches_voluntary += other.switches_voluntary;
         self.switches_involuntary += other.switches_involuntary;
+        self.ended += other.ended;
         if let (Some(ours), Some(theirs)) = (&mut self.worker_cpu_s, other.worker_cpu_s) {
             *ours += theirs;
         }

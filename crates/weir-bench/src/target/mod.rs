@@ -10,7 +10,7 @@ mod render;
 mod step;
 
 pub use self::{
-    error::{CommandError, InstallError, PeerError, ProcessEnded, ProcessError},
+    error::{CommandError, InstallError, NO_MEMORY, PeerError, ProcessEnded, ProcessError},
     install::{Installed, install, locate, provide},
     limited::{COMMAND_LIMIT, output_within},
     peer::{

@@ -173,6 +173,10 @@ pub struct RowEvidence {
     pub out_of_ports: Option<u64>,
     /// The number of connections that were dropped because a listen queue was full.
     pub listen_overflows: Option<u64>,
+    /// Processes of the target that ended during the measurement, though the target as a whole went on.
+    pub processes_ended: u64,
+    /// Processes that the kernel killed during the measurement because there was no memory left.
+    pub oom_kills: u64,
     /// Lines that the target logged as errors.
     pub target_errors: Vec<String>,
     /// Substitutes: what the target uses in place of a feature that the row tests, in words.

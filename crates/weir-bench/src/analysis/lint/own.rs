@@ -145,6 +145,8 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
         steal_share,
         out_of_ports: Some(total.errors.local + run.load.connections.failed.local),
         listen_overflows: host.map(|(first, last)| last.listen_overflows - first.listen_overflows),
+        processes_ended: run.role(ProcessRole::Target).map(crate::result::Process::ended).sum(),
+        oom_kills: host.map_or(0, |(_, last)| last.oom_kills),
         target_errors: run.target_errors.clone(),
         stand_ins: result
             .stand_ins(&cell.row, &cell.target)

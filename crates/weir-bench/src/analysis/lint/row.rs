@@ -20,7 +20,7 @@ pub(super) fn judge(row: &RowEvidence) -> Vec<LintVerdict> {
         let rule = "nothing-measured".to_owned();
         return vec![LintVerdict { rule, severity, subject: Some(row.name.clone()), words, runs: 1 }];
     }
-    let rules: [(&str, Rule); 30] = [
+    let rules: [(&str, Rule); 32] = [
         ("littles-law", little),
         ("in-flight-count", in_flight),
         ("impossible-count", impossible_count),
@@ -45,6 +45,8 @@ pub(super) fn judge(row: &RowEvidence) -> Vec<LintVerdict> {
         ("errors", errors),
         ("errors-without-failed-connections", errors_without_failed_connections),
         ("target-errors", target_errors),
+        ("processes-ended", processes_ended),
+        ("oom-kills", oom_kills),
         ("records-lost", records_lost),
         ("records-pending", records_pending),
         ("account-disagrees", account_disagrees),
@@ -460,6 +462,24 @@ fn target_errors(row: &RowEvidence) -> RuleOutcome {
     let first = row.target_errors.first()?;
     let words = format!("the target logged {} errors, the first: {first}", row.target_errors.len());
     Some((Severity::Warning, words))
+}
+
+fn processes_ended(row: &RowEvidence) -> RuleOutcome {
+    // A reload replaces processes.
+    let count = Some(row.processes_ended).filter(|count| *count > 0 && !row.events)?;
+    let words = format!(
+        "{count} processes of the target ended during the measurement, by a crash or because others replaced them: their \
+         connections were closed, and new processes begin with empty caches"
+    );
+    Some((Severity::Warning, words))
+}
+
+fn oom_kills(row: &RowEvidence) -> RuleOutcome {
+    let words = format!(
+        "the kernel killed {} processes during the measurement, because the machine or the target's group had no memory left",
+        row.oom_kills
+    );
+    (row.oom_kills > 0).then_some((Severity::Invalid, words))
 }
 
 fn records_lost(row: &RowEvidence) -> RuleOutcome {

@@ -26,7 +26,7 @@ use crate::{
         record,
     },
     scenario::ScenarioRow,
-    target::BackendAddress,
+    target::{BackendAddress, NO_MEMORY},
 };
 
 /// Pause between the load and the second reading of memory.
@@ -210,7 +210,10 @@ impl Lab<'_> {
             }
             let ended = if target.is_direct { None } else { target.state()?.ended };
             self.bar.inc(1);
-            if let Some(reason) = ended {
+            if let Some(mut reason) = ended {
+                if run.host.last().is_some_and(|sample| sample.oom_kills > 0) {
+                    reason.push_str(NO_MEMORY);
+                }
                 for level in &group.levels[index..] {
                     self.cell(group, *level, |cell| cell.fail(reason.clone()));
                 }
