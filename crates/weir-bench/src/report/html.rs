@@ -131,12 +131,12 @@ fn facts(findings: &Findings<'_>, page: &mut String) {
         (
             "Method",
             format!(
-                "{} interleaved repeats of {} after {} s of warm-up{}; medians with {:.0} % bootstrap intervals",
+                "{} interleaved repeats of {} after {} s of warm-up{}; medians with {} % bootstrap intervals",
                 method.repeats,
                 length(result),
                 method.warmup_s,
                 if method.slices > 1 { format!(", in {} slices", method.slices) } else { String::new() },
-                method.confidence * 100.0
+                method.confidence_percent()
             ),
         ),
         ("Processors", processors(result)),

@@ -271,13 +271,13 @@ pub fn left_out(findings: &Findings<'_>) -> Vec<String> {
 /// The explanations of the marks that occur in the table.
 pub fn legend(findings: &Findings<'_>) -> Vec<String> {
     let scenario = &findings.result.scenario;
-    let percent = scenario.method.confidence * 100.0;
+    let percent = scenario.method.confidence_percent();
     let mut lines = Vec::new();
     let compared = |summary: &CellSummary<'_>| {
         [summary.against_baseline, summary.cpu_against_baseline].into_iter().flatten().any(|one| !one.different)
     };
     if findings.cells.iter().any(compared) {
-        lines.push(format!("≈ no difference from {} was found at {percent:.0} % confidence", scenario.baseline));
+        lines.push(format!("≈ no difference from {} was found at {percent} % confidence", scenario.baseline));
     }
     if findings.cells.iter().any(|summary| summary.worst == Some(Severity::Invalid)) {
         lines.push("invalid figures are not compared; the verdicts explain why".to_owned());

@@ -262,6 +262,13 @@ pub struct MeasuringMethod {
     pub confidence: f64,
 }
 
+impl MeasuringMethod {
+    /// The confidence level in percent, such as 95 or 99.95.
+    pub fn confidence_percent(&self) -> f64 {
+        (self.confidence * 1e4).round() / 1e2
+    }
+}
+
 impl Default for MeasuringMethod {
     fn default() -> Self {
         MeasuringMethod { warmup_s: 5.0, measured_s: 30.0, slices: 1, repeats: 5, confidence: 0.95 }
