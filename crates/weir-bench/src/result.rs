@@ -350,6 +350,9 @@ pub struct MeasuredRun {
     /// Only for rows with a fan-out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fan_out: Option<FanOutDeliveries>,
+    /// Only for rows with clients that connect all at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_clients: Option<NewClientsServed>,
     /// Resident bytes of the target before its first load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rss_before_bytes: Option<u64>,
@@ -423,6 +426,16 @@ pub struct FanOutDeliveries {
     /// Those that did not.
     pub failed: u64,
     /// Milliseconds from when an event was due until its last subscriber had it: the longest of all events.
+    pub longest_ms: f64,
+}
+
+/// What became of the clients that connected all at once beside the load of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NewClientsServed {
+    pub answered: u64,
+    /// Connections and requests without an expected answer.
+    pub failed: u64,
+    /// Milliseconds from when all connected until the last one had its answer: the longest of all times.
     pub longest_ms: f64,
 }
 

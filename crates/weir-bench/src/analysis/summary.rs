@@ -68,6 +68,10 @@ pub struct CellSummary<'a> {
     pub fan_out_delivered: Option<ConfidenceInterval>,
     pub fan_out_failed: Option<ConfidenceInterval>,
     pub fan_out_longest_ms: Option<ConfidenceInterval>,
+    /// Clients that connected all at once beside the load: answered, failed, and the longest time until the last one was answered.
+    pub new_clients_answered: Option<ConfidenceInterval>,
+    pub new_clients_failed: Option<ConfidenceInterval>,
+    pub new_clients_longest_ms: Option<ConfidenceInterval>,
     /// CPU microseconds per request of the threads that process requests.
     pub worker_cpu_us: Option<ConfidenceInterval>,
     /// The same against the row that `compare_with` names.
@@ -215,6 +219,9 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
         fan_out_delivered: of(&|run| Some(run.fan_out?.delivered as f64)),
         fan_out_failed: of(&|run| Some(run.fan_out?.failed as f64)),
         fan_out_longest_ms: of(&|run| Some(run.fan_out?.longest_ms)),
+        new_clients_answered: of(&|run| Some(run.new_clients?.answered as f64)),
+        new_clients_failed: of(&|run| Some(run.new_clients?.failed as f64)),
+        new_clients_longest_ms: of(&|run| Some(run.new_clients?.longest_ms)),
         worker_cpu_us: of(&MeasuredRun::worker_cpu_us),
         worker_cpu_against_compared: worker_cpu_against(result, cell, compared_cell(result, cell), verdicts),
         cpu_against_baseline: against(&MeasuredRun::target_cpu_us, &|turn| turn.target_cpu_us)

@@ -126,6 +126,7 @@ mod tests {
             records: None,
             route_changes: None,
             fan_out: None,
+            new_clients: None,
             rss_before_bytes: None,
             target_files: None,
             interruptions: None,

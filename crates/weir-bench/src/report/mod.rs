@@ -107,6 +107,7 @@ fn extra_headers(column: TableColumn) -> Vec<&'static str> {
         TableColumn::P99Compared => vec!["p99 vs without"],
         TableColumn::P99Added => vec!["p99 added"],
         TableColumn::FanOut => vec!["deliveries", "failed", "last after"],
+        TableColumn::NewClients => vec!["new clients", "failed", "last after"],
         TableColumn::ServedByAll => vec!["by all p50", "by all p99", "failed"],
         TableColumn::Memory => vec!["memory, begin", "memory, end"],
         TableColumn::WorkerCpu => vec!["worker CPU/req", "vs without"],
@@ -146,6 +147,11 @@ fn extra(column: TableColumn, summary: &CellSummary<'_>) -> Vec<String> {
             plain(summary.fan_out_delivered, Unit::Count),
             plain(summary.fan_out_failed, Unit::Count),
             plain(summary.fan_out_longest_ms, Unit::Milliseconds),
+        ],
+        TableColumn::NewClients => vec![
+            plain(summary.new_clients_answered, Unit::Count),
+            plain(summary.new_clients_failed, Unit::Count),
+            plain(summary.new_clients_longest_ms, Unit::Milliseconds),
         ],
         TableColumn::ServedByAll => vec![
             plain(summary.served_p50_ms, Unit::Milliseconds),

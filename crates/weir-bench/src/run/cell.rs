@@ -12,10 +12,10 @@ use serde_json::Value;
 use super::{
     Found, LoadError, RunError, SetupError,
     backend::RunningBackends,
+    beside::LoadBeside,
     configure::configure,
     counters::Counting,
     events,
-    fan_out::{self, RunningFanOut},
     generators,
     log_store::LogTargets,
     not_started::{StartFailure, StartFailureKind},
@@ -30,7 +30,9 @@ use super::{
 use crate::{
     engine::{self, Interruptions, LoadPlan, LoadResult, LoadStart, StopCondition},
     manifest::Pinning,
-    result::{Configuration, FanOutDeliveries, Instructions, LoadLevel, MeasuredRun, ProcessRole, RouteChanges},
+    result::{
+        Configuration, FanOutDeliveries, Instructions, LoadLevel, MeasuredRun, NewClientsServed, ProcessRole, RouteChanges,
+    },
     run::plan::{self, LoadDestination},
     sample::{ProcessSampler, WatchedProcess, open_files_limit, rss_bytes},
     scenario::{EventAction, Scenario, ScenarioRow, Speak, Variant},
@@ -100,6 +102,7 @@ struct LoadedRow {
     load: LoadResult,
     route_changes: Option<RouteChanges>,
     fan_out: Option<FanOutDeliveries>,
+    new_clients: Option<NewClientsServed>,
 }
 
 /// How long interruptions of the generator's processor are measured before an open loop that has it for itself.
@@ -214,7 +217,7 @@ impl Started {
         // Read after the load: some targets raise their own limit only after they listen.
         let target_files = open_files_limit(&if pids.is_empty() { backend.pids() } else { pids.clone() });
         let (processes, host) = sampler.finish();
-        let LoadedRow { mut load, route_changes, fan_out } = load?;
+        let LoadedRow { mut load, route_changes, fan_out, new_clients } = load?;
         let counted = self.records.as_ref().zip(records_before);
         let records = counted.map(|(records, before)| records.count(before, &load, &watch)).transpose()?;
         // The published result must not contain this machine's paths.
@@ -244,13 +247,14 @@ impl Started {
             records,
             route_changes,
             fan_out,
+            new_clients,
             rss_before_bytes,
             target_files,
             rss_after_bytes: None,
         }))
     }
 
-    /// Runs the load of a row, and its events and fan-out meanwhile.
+    /// Runs the load of a row, and meanwhile its events and what is beside it.
     fn load(
         &self,
         plan: &LoadPlan,
@@ -258,9 +262,14 @@ impl Started {
         backend: &mut RunningBackends,
         (start, stop): (&LoadStart, &Arc<AtomicBool>),
     ) -> Result<LoadedRow, RunError> {
-        let beside = plan::fan_out(scenario, row, &self.destination, &self.pinning, plan.seed);
-        let beside = beside.map(|beside| fan_out::start(beside, stop)).transpose();
-        let beside = beside.inspect_err(|_| start.load_ended())?;
+        let start_beside = |plan: Option<LoadPlan>, gives_way: bool| {
+            let started = plan.map(|plan| LoadBeside::start(plan, gives_way, stop)).transpose();
+            started.inspect_err(|_| start.load_ended())
+        };
+        let fan_out = plan::fan_out(scenario, row, &self.destination, &self.pinning, plan.seed);
+        let fan_out = start_beside(fan_out, false)?;
+        let new_clients = plan::new_clients(scenario, row, &self.destination, &self.pinning, plan.seed);
+        let new_clients = start_beside(new_clients, true)?;
         let target = self.child.as_ref().map(Child::pid);
         let warm_up = Duration::from_millis(plan.warm_up_ms);
         let measured = Duration::from_secs_f64(scenario.method.measured_s);
@@ -287,8 +296,9 @@ impl Started {
             (load, changes.and_then(|thread| thread.join().expect("it reports every problem")))
         });
         let load = load.map_err(LoadError::of(&row.name))?;
-        let fan_out = beside.map(RunningFanOut::finish).transpose()?;
-        Ok(LoadedRow { load, route_changes: changes, fan_out })
+        let fan_out = fan_out.map(LoadBeside::deliveries).transpose()?;
+        let new_clients = new_clients.map(LoadBeside::new_clients).transpose()?;
+        Ok(LoadedRow { load, route_changes: changes, fan_out, new_clients })
     }
 
     /// Sends this number of requests of a row without measuring.

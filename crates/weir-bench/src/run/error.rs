@@ -34,8 +34,8 @@ pub enum RunError {
     /// The load of a row.
     #[error("{row}: {source}")]
     Load { row: String, source: LoadError },
-    #[error("the fan-out: {0}")]
-    FanOut(#[source] LoadError),
+    #[error("the load beside that of the row: {0}")]
+    Beside(#[source] LoadError),
     /// A request to a target's account or to a store.
     #[error(transparent)]
     Ask(#[from] AskError),

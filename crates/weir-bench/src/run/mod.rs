@@ -2,13 +2,13 @@
 
 pub mod agent;
 mod backend;
+mod beside;
 mod cell;
 mod configure;
 mod counters;
 mod credentials;
 mod error;
 mod events;
-mod fan_out;
 mod generators;
 mod instructions;
 mod log_store;

@@ -139,6 +139,9 @@ pub enum TableColumn {
     /// What a hub delivered during a row with `fan_out`: deliveries, failed deliveries, and the longest time from when an
     /// event was due until it was delivered.
     FanOut,
+    /// What became of the clients of `new_clients`: answered and failed requests, and the longest time from when all connect
+    /// until the last of them has its answer.
+    NewClients,
     /// The time from a route change until all workers of the target serve it, for targets that report this, and the number of
     /// failed changes.
     ServedByAll,
@@ -362,6 +365,9 @@ pub struct ScenarioRow {
     /// Events that a hub of the target delivers while the row is measured. They are not part of the row's figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fan_out: Option<FanOut>,
+    /// Clients that connect all at once while the row is measured. They are not part of the row's figures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_clients: Option<NewClients>,
     /// The backend of this row, instead of the scenario's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<BackendSettings>,
@@ -387,6 +393,25 @@ pub struct FanOut {
     /// More settings of the hub, by Weir's names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub hub: BTreeMap<String, Value>,
+}
+
+/// Clients that connect all at once beside the load of a row, as after a failover of a balancer: each opens a connection, sends one
+/// request of the row, and closes it. Their threads have a lower priority than those of the row's clients.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewClients {
+    /// How many they are.
+    pub count: u32,
+    /// How often, in seconds. The first time is after half of this.
+    pub every_s: f64,
+}
+
+impl NewClients {
+    /// The times at which they connect within a measured part of this length, in seconds from its begin.
+    pub fn times_s(self, measured_s: f64) -> impl Iterator<Item = f64> {
+        let time = move |number: u32| (f64::from(number) + 0.5) * self.every_s;
+        (0..).map(time).take_while(move |at_s| *at_s < measured_s)
+    }
 }
 
 /// An event while a row is measured.

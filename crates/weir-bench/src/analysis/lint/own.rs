@@ -115,6 +115,7 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
         upstream_connects: (requests
             && !direct
             && !carries_streams
+            && run.new_clients.is_none()
             && result.is_one_machine()
             && others_cpu.is_some_and(|share| share < 0.03))
         .then(|| run.upstream_connects())

@@ -20,6 +20,7 @@ impl MachinesRefusal {
 pub(in crate::run) fn refusal(row: &ScenarioRow, generators: usize) -> Option<String> {
     let what = match row {
         _ if !row.events.is_empty() => "events",
+        _ if row.new_clients.is_some() => "clients that connect at once",
         _ if row.route_changes_per_s.is_some() => "changes of routes",
         _ if row.fan_out.is_some() || matches!(row.speak, Speak::WebSub { .. }) => "deliveries of a hub",
         _ if ["{store}", "{syslog_port}", "{service:"].iter().any(|name| row.names(name)) => {

@@ -280,6 +280,7 @@ impl Lab<'_> {
             records: None,
             route_changes: None,
             fan_out: None,
+            new_clients: None,
             rss_before_bytes: target.fresh_bytes,
             target_files: state.open_files,
             rss_after_bytes: settled,
