@@ -194,7 +194,8 @@ mod tests {
         }
 
         fn verified(&self, signature: &str) -> Result<(), String> {
-            let signature = FileSignature::parse(signature).map_err(|problem| problem.of(Path::new("s")).to_string())?;
+            let signature =
+                FileSignature::parse(signature).map_err(|problem| problem.of(Path::new("s")).to_string())?;
             let verifier = self.verifier("key.pub");
             signature.verify(&self.at("result.json"), &verifier).map_err(|error| error.to_string())
         }

@@ -43,8 +43,7 @@ pub(super) fn read() -> HostSample {
         .unwrap_or(0)
         * 1024;
     let counts = fs::read_to_string("/proc/vmstat").unwrap_or_default();
-    sample.oom_kills =
-        counts.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0);
+    sample.oom_kills = counts.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0);
     sample
 }
 

@@ -34,9 +34,6 @@ pub enum SignatureError {
 impl SignatureError {
     /// Whether it says that a file is not the signed one, rather than that nothing could be compared.
     pub fn is_verdict(&self) -> bool {
-        matches!(
-            self,
-            SignatureError::OtherFile(_) | SignatureError::OtherComment(_) | SignatureError::OtherKey { .. }
-        )
+        matches!(self, SignatureError::OtherFile(_) | SignatureError::OtherComment(_) | SignatureError::OtherKey { .. })
     }
 }

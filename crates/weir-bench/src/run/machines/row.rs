@@ -187,7 +187,12 @@ impl Lab<'_> {
             services: Default::default(),
         };
         let inputs = setting.inputs(backend, Path::new(RUN_DIRECTORY), 0, highest)?;
-        Ok(TargetOrder { peer: setting.variant.peer.clone(), row: row.name.clone(), inputs, cpus: pinning.target.clone() })
+        Ok(TargetOrder {
+            peer: setting.variant.peer.clone(),
+            row: row.name.clone(),
+            inputs,
+            cpus: pinning.target.clone(),
+        })
     }
 
     /// All levels of a started target. A target that ends has no further levels.
