@@ -362,6 +362,28 @@ pub struct MeasuredRun {
     /// Resident bytes of the target a moment after the load ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rss_after_bytes: Option<u64>,
+    /// What this memory is, where the kernel says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_after: Option<MemoryKinds>,
+}
+
+/// The memory of all processes of a target at one moment, as the kernel divides it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryKinds {
+    /// With a page that several processes share divided among them: a sum of resident bytes counts it for each.
+    pub proportional_bytes: u64,
+    /// Resident pages that no file is behind: those of allocators, and stacks.
+    pub anonymous_bytes: u64,
+    /// Of these, what an allocator has given back, and the kernel takes when it needs it.
+    pub given_back_bytes: u64,
+    pub swapped_bytes: u64,
+}
+
+impl MemoryKinds {
+    /// What allocators and stacks hold.
+    pub fn held_bytes(self) -> u64 {
+        self.anonymous_bytes.saturating_sub(self.given_back_bytes)
+    }
 }
 
 /// Records that a target with a logging policy wrote in a run, warm-up and drain included.

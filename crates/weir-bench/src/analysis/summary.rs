@@ -29,6 +29,8 @@ pub struct CellSummary<'a> {
     pub cpu_user_us: Option<ConfidenceInterval>,
     pub rss_bytes: Option<ConfidenceInterval>,
     pub rss_after_bytes: Option<ConfidenceInterval>,
+    /// What allocators and stacks of the target hold then.
+    pub held_after_bytes: Option<ConfidenceInterval>,
     /// Bytes of the target for each connection held: idle connections only.
     pub bytes_per_connection: Option<ConfidenceInterval>,
     pub error_share: Option<ConfidenceInterval>,
@@ -188,6 +190,7 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
         cpu_user_us: of(&cpu_user_us),
         rss_bytes: of(&|run| run.rss_peak_bytes().map(|bytes| bytes as f64)),
         rss_after_bytes: of(&|run| run.rss_after_bytes.map(|bytes| bytes as f64)),
+        held_after_bytes: of(&|run| Some(run.memory_after?.held_bytes() as f64)),
         bytes_per_connection: of(&bytes_per_connection),
         error_share: of(&|run| Some(run.error_share())),
         open_connections: of(&|run| Some(run.held().unwrap_or(run.load.connections.open_max) as f64)),

@@ -131,6 +131,7 @@ mod tests {
             target_files: None,
             interruptions: None,
             rss_after_bytes: None,
+            memory_after: None,
         };
         Cell {
             row: "GET".to_owned(),

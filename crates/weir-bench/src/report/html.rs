@@ -274,9 +274,18 @@ fn figures_of(summary: &CellSummary<'_>, idle: bool) -> Vec<String> {
             with_interval(summary.cpu_us, Unit::Microseconds),
             against(summary.cpu_against_baseline),
             plain(summary.rss_bytes, Unit::Bytes),
-            plain(summary.rss_after_bytes, Unit::Bytes),
+            memory_after(summary),
             errors,
         ]
+    }
+}
+
+/// Resident memory after the load, and how much of it allocators hold.
+fn memory_after(summary: &CellSummary<'_>) -> String {
+    let resident = plain(summary.rss_after_bytes, Unit::Bytes);
+    match summary.held_after_bytes {
+        Some(held) => format!("{resident} ({} of allocators)", Unit::Bytes.label(held.median)),
+        None => resident,
     }
 }
 

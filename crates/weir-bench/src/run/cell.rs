@@ -30,11 +30,11 @@ use crate::{
     engine::{self, Interruptions, LoadPlan, LoadResult, LoadStart, StopCondition},
     manifest::Pinning,
     result::{
-        Configuration, FanOutDeliveries, Instructions, LoadLevel, MeasuredRun, NewClientsServed, ProcessRole,
-        RouteChanges,
+        Configuration, FanOutDeliveries, Instructions, LoadLevel, MeasuredRun, MemoryKinds, NewClientsServed,
+        ProcessRole, RouteChanges,
     },
     run::plan::{self, LoadDestination},
-    sample::{ProcessSampler, WatchedProcess, open_files_limit, rss_bytes},
+    sample::{ProcessSampler, WatchedProcess, memory_kinds, open_files_limit, rss_bytes},
     scenario::{EventAction, Scenario, ScenarioRow, Speak, Variant},
     target::{
         BackendAddress, Child, Inputs, PeerDefinition, ProcessEnded, Readiness, TemplateRoute, credentials,
@@ -251,6 +251,7 @@ impl Started {
             rss_before_bytes,
             target_files,
             rss_after_bytes: None,
+            memory_after: None,
         }))
     }
 
@@ -330,11 +331,12 @@ impl Started {
         self.child.take().map_or(String::new(), |child| child.end(limit))
     }
 
-    /// Resident bytes of the target, `SETTLE` after a load.
-    pub fn settled_bytes(&self) -> Option<u64> {
+    /// Resident bytes of the target, `SETTLE` after a load, and what they are.
+    pub fn settled_memory(&self) -> Option<(u64, Option<MemoryKinds>)> {
         let child = self.child.as_ref()?;
         thread::sleep(SETTLE);
-        Some(rss_bytes(&child.tree()))
+        let pids = child.tree();
+        Some((rss_bytes(&pids), memory_kinds(&pids)))
     }
 
     /// The processes whose time belongs to the measurement.

@@ -70,7 +70,9 @@ impl Lab<'_> {
             match &one.ended {
                 Some(end) => self.cell(one.group, level, |cell| cell.fail(end.to_string())),
                 None => {
-                    let run = run.map(|run| MeasuredRun { rss_after_bytes: one.started.settled_bytes(), ..run });
+                    let (rss_after_bytes, memory_after) = one.started.settled_memory().unzip();
+                    let memory_after = memory_after.flatten();
+                    let run = run.map(|run| MeasuredRun { rss_after_bytes, memory_after, ..run });
                     self.cell(one.group, level, |cell| run.into_iter().for_each(|run| cell.add(run)));
                 }
             }
@@ -165,6 +167,7 @@ impl MeasuredRun {
             .map(|(ours, theirs)| Instructions { user: ours.user + theirs.user, kernel: ours.kernel + theirs.kernel });
         self.records = self.records.zip(next.records).map(|(ours, theirs)| ours.and(theirs));
         self.rss_after_bytes = next.rss_after_bytes;
+        self.memory_after = next.memory_after;
     }
 
     fn slice(&self) -> SliceFigures {
@@ -230,6 +233,7 @@ mod tests {
             target_files: None,
             interruptions: None,
             rss_after_bytes: None,
+            memory_after: None,
         }
     }
 

@@ -13,7 +13,7 @@ use std::{
 };
 
 use self::process::SampledTree;
-pub use self::process::{open_files_limit, rss_bytes};
+pub use self::process::{memory_kinds, open_files_limit, rss_bytes};
 use crate::engine::LoadStart;
 use crate::result::{HostSample, Process, ProcessRole, ProcessSample};
 

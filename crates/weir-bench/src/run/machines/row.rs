@@ -265,7 +265,7 @@ impl Lab<'_> {
         let SpreadLoad { mut load, generators, processes, host, lost } = spread;
         let state = if target.is_direct { TargetState::default() } else { target.state()? };
         thread::sleep(SETTLE);
-        let settled = if target.is_direct { None } else { Some(target.state()?.rss_bytes) };
+        let settled = if target.is_direct { None } else { Some(target.state()?) };
         leave_out_details(&mut load, row);
         plan.tls.ca_file = plan.tls.ca_file.as_deref().and_then(Path::file_name).map(Into::into);
         let run = MeasuredRun {
@@ -288,7 +288,8 @@ impl Lab<'_> {
             new_clients: None,
             rss_before_bytes: target.fresh_bytes,
             target_files: state.open_files,
-            rss_after_bytes: settled,
+            rss_after_bytes: settled.as_ref().map(|state| state.rss_bytes),
+            memory_after: settled.and_then(|state| state.memory),
         };
         Ok((run, lost))
     }
