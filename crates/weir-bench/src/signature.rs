@@ -243,7 +243,7 @@ mod tests {
         let text = fs::read_to_string(desk.at("key")).unwrap();
         let (comment, key) = text.split_once('\n').unwrap();
         let mut bytes = STANDARD.decode(key.trim_end()).unwrap();
-        let mut write = |bytes: &[u8]| {
+        let write = |bytes: &[u8]| {
             fs::write(desk.at("key"), format!("{comment}\n{}\n", STANDARD.encode(bytes))).unwrap();
             error("key")
         };

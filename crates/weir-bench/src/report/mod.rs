@@ -5,6 +5,7 @@ mod figures;
 mod html;
 pub mod markdown;
 mod overview;
+mod published;
 mod table;
 
 pub use self::{
@@ -296,13 +297,14 @@ pub fn legend(findings: &Findings<'_>) -> Vec<String> {
         );
     }
     if findings.cells.iter().any(|summary| summary.rps.is_some_and(|rps| rps.low < rps.high)) {
-        lines.push(format!("(low–high) is the {percent:.0} % bootstrap interval of the median over repeats"));
+        lines.push(format!("(low–high) is the {percent} % bootstrap interval of the median over repeats"));
     }
     if scenario.rows.iter().any(|row| !row.published.is_empty()) {
         lines.push(
             "published figures come from another machine: compare the shapes of the curves, not the values".to_owned(),
         );
     }
+    lines.extend(published::shapes(findings));
     lines
 }
 
@@ -390,13 +392,7 @@ fn published_after<'a>(findings: &'a Findings<'_>, index: usize) -> Vec<&'a Publ
     }
     let scenario = &findings.result.scenario;
     let Some(row) = scenario.row(&cell.row) else { return Vec::new() };
-    let first = scenario.levels(row).first() == Some(&cell.level.connections)
-        && scenario.workers.first() == Some(&cell.level.workers);
-    let applies = |one: &&PublishedFigures| match one.connections {
-        Some(connections) => connections == cell.level.connections,
-        None => first,
-    };
-    row.published.iter().filter(applies).collect()
+    published::published_for(scenario, row, cell).collect()
 }
 
 /// The first line of a text, at most `most` characters of it.

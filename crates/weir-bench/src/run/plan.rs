@@ -10,7 +10,7 @@ use crate::{
     },
     manifest::{LogicalCpu, Pinning},
     result::LoadLevel,
-    scenario::{FanOut, NewClients, RequestSpec, Scenario, ScenarioRow, Speak, TableColumn},
+    scenario::{FanOut, RequestSpec, Scenario, ScenarioRow, Speak, TableColumn},
     stats::SeededRandom,
     target::{self, PeerEvents},
 };
