@@ -62,6 +62,22 @@ pub struct ResultFile {
     /// Where curves over the number of clients bend.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub knees: Vec<Knee>,
+    /// Where targets spent their time in the slowest run of each cell, with `--flame-graph`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub profiles: Vec<StackProfile>,
+}
+
+/// Where a target spent its processor time in the slowest run of a cell, by samples of perf.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StackProfile {
+    pub row: String,
+    pub target: String,
+    pub level: LoadLevel,
+    pub repeat: u32,
+    /// Requests (or messages) per second of this run.
+    pub rps: f64,
+    /// Frames from the outermost, separated by `;`, and the number of samples.
+    pub stacks: BTreeMap<String, u64>,
 }
 
 /// A machine of a run on several ones.
@@ -365,6 +381,9 @@ pub struct MeasuredRun {
     /// What this memory is, where the kernel says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_after: Option<MemoryKinds>,
+    /// Samples of where the target spent its time; of the slowest run they are in [`ResultFile::profiles`].
+    #[serde(skip)]
+    pub stacks: BTreeMap<String, u64>,
 }
 
 /// The memory of all processes of a target at one moment, as the kernel divides it.

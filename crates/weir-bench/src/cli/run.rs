@@ -43,6 +43,10 @@ pub struct Arguments {
     /// `--repeats 0`, only instructions are counted
     #[arg(long)]
     pub valgrind: bool,
+    /// Samples where targets spend their processor time, by perf; the report has a flame graph of the slowest run of each figure.
+    /// The samples cost some time: figures of such a run are for comparisons within it
+    #[arg(long)]
+    pub flame_graph: bool,
     /// Numbers of clients, ascending, separated by commas
     #[arg(long, value_delimiter = ',')]
     pub connections: Vec<u32>,
@@ -118,6 +122,7 @@ pub(super) fn run(arguments: Arguments) -> Result<u8, LabError> {
     let MachineArguments { generators, gateway, backend_machine, key } = arguments.machines;
     let options = RunOptions {
         valgrind: arguments.valgrind,
+        flame_graph: arguments.flame_graph,
         machines: MachineOptions { generators, gateway, backend: backend_machine, key },
         ..options(&arguments.common, arguments.quick, arguments.seed)?
     };
@@ -131,6 +136,7 @@ pub(super) fn options(common: &Common, quick: bool, seed: u64) -> Result<RunOpti
         cache: common.cache.clone(),
         seed,
         valgrind: false,
+        flame_graph: false,
         machines: MachineOptions::default(),
         command: command_line(),
         stop: interrupt()?,

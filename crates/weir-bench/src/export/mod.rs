@@ -132,6 +132,7 @@ mod tests {
             interruptions: None,
             rss_after_bytes: None,
             memory_after: None,
+            stacks: Default::default(),
         };
         Cell {
             row: "GET".to_owned(),

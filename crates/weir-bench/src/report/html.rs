@@ -10,7 +10,7 @@ use crate::{
         lint::{LintVerdict, Severity},
         summary::{CellSummary, Findings},
     },
-    plot::{Unit, escape},
+    plot::{Unit, escape, flame_graph},
     result::CellOutcome,
     scenario::{Scenario, TableColumn},
 };
@@ -45,6 +45,7 @@ pub fn html(findings: &Findings<'_>) -> String {
     searches(findings, &mut page);
     knees(findings, &mut page);
     row_figures(scenario, &drawn, &mut page);
+    flame_graphs(findings, &mut page);
     verdicts(findings, &mut page);
     machine(findings, &mut page);
     configurations(findings, &mut page);
@@ -94,6 +95,25 @@ fn row_figures(scenario: &Scenario, drawn: &[Figure], page: &mut String) {
         page.push_str("</div>");
         page.push_str(close);
     }
+}
+
+fn flame_graphs(findings: &Findings<'_>, page: &mut String) {
+    if findings.result.profiles.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<section><h2>Where the slowest runs spent their time</h2><p>Each frame is as wide as its share of the samples, and lies \
+         below its caller. What waits has no samples.</p>",
+    );
+    for one in &findings.result.profiles {
+        let clients = level(one.level.connections, one.level.workers);
+        let rate = Unit::Count.label(one.rps);
+        let title = format!("{} · {} · {clients} clients · repeat {}, {rate}/s", one.target, one.row, one.repeat + 1);
+        let graph = flame_graph(&title, &one.stacks);
+        let _ =
+            write!(page, "<details><summary>{}</summary><div class=\"scroll\">{graph}</div></details>", escape(&title));
+    }
+    page.push_str("</section>");
 }
 
 /// Text in which `backticks` mark code.

@@ -20,6 +20,7 @@ use super::{
     not_started::{StartFailure, StartFailureKind},
     place::{RunDirectory, free_port},
     probe::probe,
+    profile::{FoldedStacks, StackSampler},
     records::{RecordWatch, TargetRecords},
     reload::Reload,
     route_changes,
@@ -30,8 +31,8 @@ use crate::{
     engine::{self, Interruptions, LoadPlan, LoadResult, LoadStart, StopCondition},
     manifest::Pinning,
     result::{
-        Configuration, FanOutDeliveries, Instructions, LoadLevel, MeasuredRun, MemoryKinds, NewClientsServed,
-        ProcessRole, RouteChanges,
+        Configuration, FanOutDeliveries, HostSample, Instructions, LoadLevel, MeasuredRun, MemoryKinds,
+        NewClientsServed, ProcessRole, RouteChanges,
     },
     run::plan::{self, LoadDestination},
     sample::{ProcessSampler, WatchedProcess, memory_kinds, open_files_limit, rss_bytes},
@@ -92,9 +93,46 @@ pub struct RunTask<'a> {
     pub repeat: u32,
     pub order: u32,
     pub seed: u64,
-    pub counters: bool,
+    pub more: MoreSamples,
     /// Told what a run waits for, when it takes long.
     pub tell: &'a dyn Fn(&str),
+}
+
+/// What is sampled of a target besides its time and memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MoreSamples {
+    /// Its instructions, by the counters of the processor.
+    pub counters: bool,
+    /// Where it spends its time.
+    pub stacks: bool,
+}
+
+struct RunningSamples {
+    counting: Option<thread::JoinHandle<Option<Instructions>>>,
+    stacks: Option<StackSampler>,
+}
+
+impl MoreSamples {
+    fn start(
+        self,
+        pids: &[u32],
+        load: &LoadStart,
+        (warm_up, measured): (Duration, Duration),
+        dir: &Path,
+    ) -> RunningSamples {
+        let sampled = self.stacks && !pids.is_empty();
+        RunningSamples {
+            counting: self.counters.then(|| count_later(pids.to_vec(), load.clone(), warm_up, measured)),
+            stacks: sampled.then(|| StackSampler::start(pids, dir.join("stacks.perf"), warm_up + measured)).flatten(),
+        }
+    }
+}
+
+impl RunningSamples {
+    fn finish(self) -> (Option<Instructions>, FoldedStacks) {
+        let instructions = self.counting.and_then(|thread| thread.join().expect("counting does not panic"));
+        (instructions, self.stacks.map(StackSampler::finish).unwrap_or_default())
+    }
 }
 
 /// What the load of a row came to.
@@ -197,11 +235,10 @@ impl Started {
         backend: &mut RunningBackends,
         stop: &Arc<AtomicBool>,
     ) -> Result<Result<MeasuredRun, ProcessEnded>, RunError> {
-        let RunTask { scenario, row, level, repeat, order, seed, counters, tell } = task;
+        let RunTask { scenario, row, level, repeat, order, seed, more, tell } = task;
         let watch = RecordWatch { stop, tell };
-        let mut plan = plan::load(scenario, row, level, &self.destination, &self.pinning, seed);
+        let plan = plan::load(scenario, row, level, &self.destination, &self.pinning, seed);
         let pids: Vec<u32> = self.child.as_ref().map(Child::tree).unwrap_or_default();
-        let watched = self.watched(backend);
         let interruptions = plan.spins().then(|| Interruptions::watch(plan.cpus.first().copied(), WATCH));
         let records_before = self.records.as_ref().map(|records| records.settled(&watch)).transpose()?;
         let (log_start, start) = (self.log().len(), LoadStart::default());
@@ -210,9 +247,8 @@ impl Started {
         let interval = (measured / 20).clamp(Duration::from_millis(100), Duration::from_secs(1));
         let warm_up = Duration::from_millis(plan.warm_up_ms);
         let started_at = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
-        let sampler = ProcessSampler::start(watched, &start, warm_up, interval, measured);
-        let counting = counters.then(|| count_later(pids.clone(), start.clone(), warm_up, measured));
-        let drains = row.events.iter().any(|event| event.action == EventAction::DrainTarget);
+        let sampler = ProcessSampler::start(self.watched(backend), &start, warm_up, interval, measured);
+        let more = more.start(&pids, &start, (warm_up, measured), &self.dir);
         let load = self.load(&plan, (scenario, row), backend, (&start, stop));
         // Read after the load: some targets raise their own limit only after they listen.
         let target_files = open_files_limit(&if pids.is_empty() { backend.pids() } else { pids.clone() });
@@ -220,30 +256,28 @@ impl Started {
         let LoadedRow { mut load, route_changes, fan_out, new_clients } = load?;
         let counted = self.records.as_ref().zip(records_before);
         let records = counted.map(|(records, before)| records.count(before, &load, &watch)).transpose()?;
-        // The published result must not contain this machine's paths.
-        plan.tls.ca_file = plan.tls.ca_file.as_deref().and_then(Path::file_name).map(PathBuf::from);
         if stop.load(std::sync::atomic::Ordering::Relaxed) {
             return Err(RunError::Interrupted);
         }
         leave_out_details(&mut load, row);
-        if let Some(ended) = self.child.as_mut().and_then(Child::ended).filter(|_| !drains) {
-            let out_of_memory = host.last().is_some_and(|sample| sample.oom_kills > 0);
-            return Ok(Err(ProcessEnded { out_of_memory, ..ended }));
+        if let Some(ended) = self.failed(row, &host) {
+            return Ok(Err(ended));
         }
+        let (instructions, stacks) = more.finish();
         Ok(Ok(MeasuredRun {
             repeat,
             order,
             started_at,
             generator_cpus: self.pinning.generator.clone(),
             generators: Vec::new(),
-            plan,
+            plan: without_paths(plan),
             load,
             slices: Vec::new(),
             processes,
             host,
             interruptions,
             target_errors: target_log::errors(&self.log(), log_start, &self.peer),
-            instructions: counting.and_then(|thread| thread.join().expect("counting does not panic")),
+            instructions,
             records,
             route_changes,
             fan_out,
@@ -252,7 +286,16 @@ impl Started {
             target_files,
             rss_after_bytes: None,
             memory_after: None,
+            stacks,
         }))
+    }
+
+    /// Why the target has ended, if it should run.
+    fn failed(&mut self, row: &ScenarioRow, host: &[HostSample]) -> Option<ProcessEnded> {
+        let drains = row.events.iter().any(|event| event.action == EventAction::DrainTarget);
+        let ended = self.child.as_mut().and_then(Child::ended).filter(|_| !drains)?;
+        let out_of_memory = host.last().is_some_and(|sample| sample.oom_kills > 0);
+        Some(ProcessEnded { out_of_memory, ..ended })
     }
 
     /// Runs the load of a row, and meanwhile its events and what is beside it.
@@ -425,6 +468,12 @@ fn count_later(
         thread::sleep(begin.saturating_duration_since(Instant::now()));
         Counting::start(&pids, measured.as_secs_f64()).and_then(Counting::finish)
     })
+}
+
+/// A plan as it stands in a result, which must not contain this machine's paths.
+pub(super) fn without_paths(mut plan: LoadPlan) -> LoadPlan {
+    plan.tls.ca_file = plan.tls.ca_file.as_deref().and_then(Path::file_name).map(PathBuf::from);
+    plan
 }
 
 /// Removes details that would make up most of the result file and can be derived from the rest.

@@ -42,6 +42,9 @@ pub enum RunError {
     /// `--valgrind` without valgrind.
     #[error("--valgrind: valgrind is not installed; on Debian: apt-get install valgrind")]
     NoValgrind,
+    /// `--flame-graph` without perf.
+    #[error("--flame-graph: perf is not installed; on Debian: apt-get install linux-perf")]
+    NoPerf,
     /// A target under valgrind did not start.
     #[error("{target}: {row}: {reason}")]
     NotCounted { target: String, row: String, reason: String },

@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt};
 use super::{
     Lab, NoRate, RunError,
     backend::RunningBackends,
-    cell::{RunTask, Started},
+    cell::{MoreSamples, RunTask, Started},
 };
 use crate::{
     result::{HostSample, Instructions, LoadLevel, MeasuredRun, ProcessSample, SliceFigures},
@@ -106,7 +106,7 @@ impl Lab<'_> {
             repeat,
             order,
             seed: self.options.seed ^ u64::from(repeat),
-            counters: self.counters,
+            more: MoreSamples { counters: self.counters, stacks: self.options.flame_graph },
             tell: &|words| self.bar.suspend(|| eprintln!("weir bench: {words}")),
         };
         match one.started.measure(task, backend, &self.options.stop)? {
@@ -166,6 +166,9 @@ impl MeasuredRun {
             .zip(next.instructions)
             .map(|(ours, theirs)| Instructions { user: ours.user + theirs.user, kernel: ours.kernel + theirs.kernel });
         self.records = self.records.zip(next.records).map(|(ours, theirs)| ours.and(theirs));
+        for (stack, count) in next.stacks {
+            *self.stacks.entry(stack).or_default() += count;
+        }
         self.rss_after_bytes = next.rss_after_bytes;
         self.memory_after = next.memory_after;
     }
@@ -234,6 +237,7 @@ mod tests {
             interruptions: None,
             rss_after_bytes: None,
             memory_after: None,
+            stacks: Default::default(),
         }
     }
 

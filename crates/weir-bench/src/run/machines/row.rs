@@ -18,7 +18,7 @@ use crate::{
             AgentAnswer, AgentLink, AgentRequest, BackendOrder, RUN_DIRECTORY, TargetOrder, TargetState, portable,
         },
         backend::RunningBackends,
-        cell::{Setting, leave_out_details},
+        cell::{Setting, leave_out_details, without_paths},
         machine_error::LinkError,
         not_started::StartFailureKind,
         plan::{self, CellGroup, LoadDestination},
@@ -242,7 +242,7 @@ impl Lab<'_> {
     ) -> Result<(MeasuredRun, Option<LinkError>), RunError> {
         let SpreadTarget { fleet, row, destination, pinning, .. } = target;
         let seed = self.options.seed ^ u64::from(repeat);
-        let mut plan = plan::load(self.scenario, row, level, destination, &target.one_generator(), seed);
+        let plan = plan::load(self.scenario, row, level, destination, &target.one_generator(), seed);
         let times = SampleTimes {
             warm_up: Duration::from_millis(plan.warm_up_ms),
             interval: sample_interval(self.scenario.method.measured_s),
@@ -267,14 +267,13 @@ impl Lab<'_> {
         thread::sleep(SETTLE);
         let settled = if target.is_direct { None } else { Some(target.state()?) };
         leave_out_details(&mut load, row);
-        plan.tls.ca_file = plan.tls.ca_file.as_deref().and_then(Path::file_name).map(Into::into);
         let run = MeasuredRun {
             repeat,
             order,
             started_at,
             generator_cpus: generators.iter().flat_map(|share| share.cpus.clone()).collect(),
             generators,
-            plan,
+            plan: without_paths(plan),
             load,
             slices: Vec::new(),
             processes,
@@ -290,6 +289,7 @@ impl Lab<'_> {
             target_files: state.open_files,
             rss_after_bytes: settled.as_ref().map(|state| state.rss_bytes),
             memory_after: settled.and_then(|state| state.memory),
+            stacks: Default::default(),
         };
         Ok((run, lost))
     }
