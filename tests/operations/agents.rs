@@ -461,7 +461,7 @@ fn a_run_behind_a_network_with_a_delay_waits_for_it() {
     let output = lab.run(&scenario, "slow", &["--delay", "10ms"]).output().expect("it starts");
     let printed = text(&output);
     if output.status.code() == Some(2) {
-        let is_named = ["netem", "package", "root"].iter().any(|word| printed.contains(word));
+        let is_named = ["/dev/net/tun", "package", "root"].iter().any(|word| printed.contains(word));
         assert!(printed.contains("network: ") && is_named, "it says what is missing: {printed}");
         skipped(printed.lines().next().unwrap_or_default());
         return;
@@ -471,4 +471,28 @@ fn a_run_behind_a_network_with_a_delay_waits_for_it() {
     let in_flight = run["load"]["generator"]["in_flight_mean"].as_f64().expect("a number");
     // Little's law: each request is in flight for at least two delays.
     assert!(in_flight >= rate(run) * DELAY_MS * 2e-3 * 0.97, "{in_flight}");
+}
+
+#[test]
+fn two_versions_of_a_program_take_turns() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let lab = Lab::new();
+    let old = lab.directory.join("old");
+    let script = format!("#!/bin/sh\necho \"$1\" >> {}\nexec {WEIR} \"$@\"\n", lab.directory.join("started").display());
+    lab.directory.write("old", &script);
+    fs::set_permissions(&old, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let scenario = plan("weir@old, weir", 1.0, 4, 50).replace("repeats: 1", "slices: 2, repeats: 1");
+    let program = format!("weir@old={}", old.display());
+    let output = lab.run(&scenario, "both", &["--row", "rate", "--program", &program]).output().expect("it starts");
+    let result = lab.result("both", &text(&output));
+    for target in ["weir@old", "weir"] {
+        let run = run_of(&result, "rate", target);
+        assert!(answered(run) > 0.0, "{target}: {}", text(&output));
+        assert_eq!(run["slices"].as_array().map(Vec::len), Some(2), "{target} has had its turns");
+    }
+    let started = fs::read_to_string(lab.directory.join("started")).expect("the old version has left it");
+    assert!(started.lines().any(|command| command == "run"), "{started}");
+    let output = lab.run(&scenario, "none", &["--row", "rate"]).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    assert!(text(&output).contains("--program weir@old=PATH"), "{}", text(&output));
 }

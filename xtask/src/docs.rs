@@ -1,6 +1,7 @@
 //! Pages under docs/reference, and definitions of kinds of Kubernetes, follow from the program: they are written from it, and compared with it
 //! in CI.
 
+mod ages;
 mod book;
 mod figures;
 mod links;
@@ -65,6 +66,7 @@ pub(crate) fn compare() -> Result<(), Problems> {
     let left_over = left_over(&pages)?.into_iter();
     problems.extend(left_over.map(|path| format!("{path} follows from no stored result; run `cargo xtask docs`")));
     problems.extend(statuses::compare().err().into_iter().flatten());
+    problems.extend(ages::compare().err().into_iter().flatten());
     problems.extend(figures::compare().err().into_iter().flatten());
     problems.extend(links::check().err().into_iter().flatten());
     problems.extend(names::check().err().into_iter().flatten());

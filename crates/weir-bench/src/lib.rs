@@ -20,6 +20,7 @@ pub mod result;
 pub mod run;
 pub mod sample;
 pub mod scenario;
+pub mod signature;
 pub mod stats;
 pub mod target;
 mod uri_characters;

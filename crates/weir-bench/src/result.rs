@@ -62,6 +62,22 @@ pub struct ResultFile {
     /// Where curves over the number of clients bend.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub knees: Vec<Knee>,
+    /// Where targets spent their time in the slowest run of each cell, with `--flame-graph`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub profiles: Vec<StackProfile>,
+}
+
+/// Where a target spent its processor time in the slowest run of a cell, by samples of perf.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StackProfile {
+    pub row: String,
+    pub target: String,
+    pub level: LoadLevel,
+    pub repeat: u32,
+    /// Requests (or messages) per second of this run.
+    pub rps: f64,
+    /// Frames from the outermost, separated by `;`, and the number of samples.
+    pub stacks: BTreeMap<String, u64>,
 }
 
 /// A machine of a run on several ones.
@@ -350,6 +366,9 @@ pub struct MeasuredRun {
     /// Only for rows with a fan-out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fan_out: Option<FanOutDeliveries>,
+    /// Only for rows with clients that connect all at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_clients: Option<NewClientsServed>,
     /// Resident bytes of the target before its first load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rss_before_bytes: Option<u64>,
@@ -359,6 +378,31 @@ pub struct MeasuredRun {
     /// Resident bytes of the target a moment after the load ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rss_after_bytes: Option<u64>,
+    /// What this memory is, where the kernel says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_after: Option<MemoryKinds>,
+    /// Samples of where the target spent its time; of the slowest run they are in [`ResultFile::profiles`].
+    #[serde(skip)]
+    pub stacks: BTreeMap<String, u64>,
+}
+
+/// The memory of all processes of a target at one moment, as the kernel divides it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryKinds {
+    /// With a page that several processes share divided among them: a sum of resident bytes counts it for each.
+    pub proportional_bytes: u64,
+    /// Resident pages that no file is behind: those of allocators, and stacks.
+    pub anonymous_bytes: u64,
+    /// Of these, what an allocator has given back, and the kernel takes when it needs it.
+    pub given_back_bytes: u64,
+    pub swapped_bytes: u64,
+}
+
+impl MemoryKinds {
+    /// What allocators and stacks hold.
+    pub fn held_bytes(self) -> u64 {
+        self.anonymous_bytes.saturating_sub(self.given_back_bytes)
+    }
 }
 
 /// Records that a target with a logging policy wrote in a run, warm-up and drain included.
@@ -423,6 +467,16 @@ pub struct FanOutDeliveries {
     /// Those that did not.
     pub failed: u64,
     /// Milliseconds from when an event was due until its last subscriber had it: the longest of all events.
+    pub longest_ms: f64,
+}
+
+/// What became of the clients that connected all at once beside the load of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NewClientsServed {
+    pub answered: u64,
+    /// Connections and requests without an expected answer.
+    pub failed: u64,
+    /// Milliseconds from when all connected until the last one had its answer: the longest of all times.
     pub longest_ms: f64,
 }
 
@@ -516,12 +570,24 @@ pub struct ProcessSample {
     pub switches_involuntary: u64,
     /// Time its threads were runnable and waited for a processor.
     pub run_delay_s: f64,
+    /// Processes that have ended since the first sample, though the target as a whole goes on: after a crash, or replaced by others.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub ended: u64,
     /// CPU seconds of the threads that process requests, for targets whose manifest names them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_cpu_s: Option<f64>,
 }
 
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 impl Process {
+    /// Processes that ended during the measured part.
+    pub fn ended(&self) -> u64 {
+        self.samples.last().map_or(0, |sample| sample.ended)
+    }
+
     /// CPU seconds between the first and the last sample.
     pub fn cpu_s(&self) -> f64 {
         let (user, system) = self.cpu_split_s();
@@ -575,6 +641,9 @@ pub struct HostSample {
     pub passive_opens: u64,
     pub time_wait: u64,
     pub memory_available_bytes: u64,
+    /// Processes that the kernel has killed because there was no memory left, on the whole machine.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub oom_kills: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]

@@ -153,6 +153,8 @@ fn each_way_to_spoil_a_run_is_named() {
     assert_eq!(spoiled("upstream-not-reused", |row| row.upstream_connects = Some(890_000)), Severity::Invalid);
     assert_eq!(spoiled("in-flight-count", |row| row.in_flight = Some(20.0)), Severity::Invalid);
     assert_eq!(spoiled("target-errors", |row| row.target_errors.push("upstream timed out".into())), Severity::Warning);
+    assert_eq!(spoiled("processes-ended", |row| row.processes_ended = 1), Severity::Warning);
+    assert_eq!(spoiled("oom-kills", |row| row.oom_kills = 1), Severity::Invalid);
     let crowded =
         |row: &mut weir_bench::analysis::lint::RowEvidence| (row.workers, row.target_cpus) = (Some(2), Some(1));
     assert_eq!(spoiled("workers-share", crowded), Severity::Warning);
@@ -160,6 +162,9 @@ fn each_way_to_spoil_a_run_is_named() {
     assert_eq!(spoiled("records-lost", |row| row.records_lost = Some(0.001)), Severity::Warning);
     assert_eq!(spoiled("records-lost", |row| row.records_lost = Some(0.2)), Severity::Invalid);
     assert_eq!(spoiled("coordinated-omission", |row| row.corrected_p99_ms = Some(900.0)), Severity::Note);
+    assert_eq!(spoiled("run-too-short", |row| row.duration_s = Some(0.02)), Severity::Warning);
+    assert_eq!(spoiled("run-too-short", |row| row.turns = Some(1_500)), Severity::Warning);
+    assert_eq!(spoiled("edges-count", |row| row.edges_move = Some(-0.04)), Severity::Warning);
     let warming = |row: &mut weir_bench::analysis::lint::RowEvidence| {
         row.slices_rps = (0..10).map(|slice| 20_000.0 + 1_000.0 * f64::from(slice)).collect();
     };

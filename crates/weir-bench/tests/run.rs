@@ -327,6 +327,25 @@ fn calls_of_grpc_are_rows_of_a_scenario() {
 }
 
 #[test]
+fn clients_that_connect_at_once_are_beside_the_figures() {
+    let place = Place::new("new-clients");
+    let scenario = SCENARIO
+        .replace("repeats: 2 }", "repeats: 1 }\nload: { rate: 200 }")
+        .replace("[2, 4]", "[2]")
+        .replace("[mean]", "[new_clients]")
+        .replace("  - name: GET\n", "  - name: GET\n    new_clients: { count: 20, every_s: 0.5 }\n");
+    fs::write(place.0.join("smoke.yaml"), scenario).unwrap();
+    let output = place.lab(&["run", "smoke.yaml", "--row", "GET", "--out", "out", "--cache", "cache"]);
+    let printed = text(&output);
+    assert!(printed.contains("new clients"), "{printed}");
+    let result = ResultFile::read(&place.results(".json").pop().unwrap()).unwrap();
+    let run = &result.cells.iter().find(|cell| cell.row == "GET").expect("measured").runs()[0];
+    let served = run.new_clients.expect("they are told");
+    assert_eq!((served.answered, served.failed), (40, 0), "twice in the measured second");
+    assert_eq!(run.load.total.due, 200, "the figures are those of the row's clients");
+}
+
+#[test]
 fn tornado_reverses_messages() {
     if !installed(&Place::new("tornado-there"), "tornado") {
         return;

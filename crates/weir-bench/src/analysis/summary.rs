@@ -29,6 +29,8 @@ pub struct CellSummary<'a> {
     pub cpu_user_us: Option<ConfidenceInterval>,
     pub rss_bytes: Option<ConfidenceInterval>,
     pub rss_after_bytes: Option<ConfidenceInterval>,
+    /// What allocators and stacks of the target hold then.
+    pub held_after_bytes: Option<ConfidenceInterval>,
     /// Bytes of the target for each connection held: idle connections only.
     pub bytes_per_connection: Option<ConfidenceInterval>,
     pub error_share: Option<ConfidenceInterval>,
@@ -68,6 +70,10 @@ pub struct CellSummary<'a> {
     pub fan_out_delivered: Option<ConfidenceInterval>,
     pub fan_out_failed: Option<ConfidenceInterval>,
     pub fan_out_longest_ms: Option<ConfidenceInterval>,
+    /// Clients that connected all at once beside the load: answered, failed, and the longest time until the last one was answered.
+    pub new_clients_answered: Option<ConfidenceInterval>,
+    pub new_clients_failed: Option<ConfidenceInterval>,
+    pub new_clients_longest_ms: Option<ConfidenceInterval>,
     /// CPU microseconds per request of the threads that process requests.
     pub worker_cpu_us: Option<ConfidenceInterval>,
     /// The same against the row that `compare_with` names.
@@ -184,6 +190,7 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
         cpu_user_us: of(&cpu_user_us),
         rss_bytes: of(&|run| run.rss_peak_bytes().map(|bytes| bytes as f64)),
         rss_after_bytes: of(&|run| run.rss_after_bytes.map(|bytes| bytes as f64)),
+        held_after_bytes: of(&|run| Some(run.memory_after?.held_bytes() as f64)),
         bytes_per_connection: of(&bytes_per_connection),
         error_share: of(&|run| Some(run.error_share())),
         open_connections: of(&|run| Some(run.held().unwrap_or(run.load.connections.open_max) as f64)),
@@ -215,6 +222,9 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
         fan_out_delivered: of(&|run| Some(run.fan_out?.delivered as f64)),
         fan_out_failed: of(&|run| Some(run.fan_out?.failed as f64)),
         fan_out_longest_ms: of(&|run| Some(run.fan_out?.longest_ms)),
+        new_clients_answered: of(&|run| Some(run.new_clients?.answered as f64)),
+        new_clients_failed: of(&|run| Some(run.new_clients?.failed as f64)),
+        new_clients_longest_ms: of(&|run| Some(run.new_clients?.longest_ms)),
         worker_cpu_us: of(&MeasuredRun::worker_cpu_us),
         worker_cpu_against_compared: worker_cpu_against(result, cell, compared_cell(result, cell), verdicts),
         cpu_against_baseline: against(&MeasuredRun::target_cpu_us, &|turn| turn.target_cpu_us)

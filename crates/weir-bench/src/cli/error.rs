@@ -9,6 +9,7 @@ use crate::{
     result::ResultFileError,
     run::{AgentKeyError, RunError, agent::ServeError},
     scenario::ScenarioError,
+    signature::SignatureError,
     target::{CommandError, InstallError, PeerError},
 };
 
@@ -57,6 +58,8 @@ pub enum LabError {
         "the calculation needs results for at least three worker counts of a row in a closed loop: run with --workers 1,2,4"
     )]
     TooFewWorkerCounts,
+    #[error(transparent)]
+    Signature(#[from] SignatureError),
     #[error(transparent)]
     Key(#[from] AgentKeyError),
     #[error(transparent)]

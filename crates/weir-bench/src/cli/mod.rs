@@ -10,6 +10,7 @@ mod machine;
 pub(crate) mod print;
 mod run;
 mod schema;
+mod sign;
 
 use clap::Subcommand;
 
@@ -32,6 +33,10 @@ pub enum LabCommand {
     Page(files::PageArguments),
     /// Runs the scenario of a result file again, and compares the results
     Replay(files::ReplayArguments),
+    /// Signs result files, so that a reader can prove that they are unchanged
+    Sign(sign::SignArguments),
+    /// Verifies signatures of result files. Exits with 1 if a file has changed, or has the signature of another key
+    Verify(sign::VerifyArguments),
     /// Prints a result in the format of another tool
     Export(files::ExportArguments),
     /// Calculates how many workers a rate needs, from a result with several worker counts
@@ -58,6 +63,8 @@ pub fn run(command: LabCommand) -> Result<u8, LabError> {
         LabCommand::Report(arguments) => files::report(arguments),
         LabCommand::Page(arguments) => files::page(arguments),
         LabCommand::Replay(arguments) => files::replay(arguments),
+        LabCommand::Sign(arguments) => sign::sign(arguments),
+        LabCommand::Verify(arguments) => sign::verify(arguments),
         LabCommand::Export(arguments) => files::export(arguments),
         LabCommand::Capacity(arguments) => files::capacity(arguments),
         LabCommand::Judge(arguments) => files::judge(arguments),

@@ -43,6 +43,10 @@ pub struct Arguments {
     /// `--repeats 0`, only instructions are counted
     #[arg(long)]
     pub valgrind: bool,
+    /// Samples where targets spend their processor time, by perf; the report has a flame graph of the slowest run of each figure.
+    /// The samples cost some time: figures of such a run are for comparisons within it
+    #[arg(long)]
+    pub flame_graph: bool,
     /// Numbers of clients, ascending, separated by commas
     #[arg(long, value_delimiter = ',')]
     pub connections: Vec<u32>,
@@ -95,7 +99,8 @@ pub struct MachineArguments {
 /// What every command that runs something takes.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// The program of a target or a backend, instead of the installed one. Can be given several times
+    /// The program of a target or a backend, instead of the installed one; or that of a version, as in weir@old=PATH for the
+    /// target weir@old. Can be given several times
     #[arg(long = "program", value_name = "NAME=PATH", value_parser = name_and_path)]
     pub programs: Vec<(String, PathBuf)>,
     /// The directory for the result file and the HTML report
@@ -117,6 +122,7 @@ pub(super) fn run(arguments: Arguments) -> Result<u8, LabError> {
     let MachineArguments { generators, gateway, backend_machine, key } = arguments.machines;
     let options = RunOptions {
         valgrind: arguments.valgrind,
+        flame_graph: arguments.flame_graph,
         machines: MachineOptions { generators, gateway, backend: backend_machine, key },
         ..options(&arguments.common, arguments.quick, arguments.seed)?
     };
@@ -130,6 +136,7 @@ pub(super) fn options(common: &Common, quick: bool, seed: u64) -> Result<RunOpti
         cache: common.cache.clone(),
         seed,
         valgrind: false,
+        flame_graph: false,
         machines: MachineOptions::default(),
         command: command_line(),
         stop: interrupt()?,

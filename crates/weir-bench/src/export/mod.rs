@@ -126,10 +126,13 @@ mod tests {
             records: None,
             route_changes: None,
             fan_out: None,
+            new_clients: None,
             rss_before_bytes: None,
             target_files: None,
             interruptions: None,
             rss_after_bytes: None,
+            memory_after: None,
+            stacks: Default::default(),
         };
         Cell {
             row: "GET".to_owned(),

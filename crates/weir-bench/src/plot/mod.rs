@@ -2,12 +2,14 @@
 
 mod axis;
 mod bars;
+mod flame;
 mod lines;
 mod svg;
 
 pub use self::{
     axis::{Scale, Unit},
     bars::{Bar, BarFigure, holds_zero},
+    flame::flame_graph,
     lines::{LineFigure, PlotMark, Series},
     svg::{escape, standalone},
 };

@@ -19,8 +19,8 @@ pub fn compared(one: &Difference<'_>) -> [String; 6] {
 
 /// What the marks of a comparison mean.
 pub fn compared_legend(before: &ResultFile) -> String {
-    let confidence = before.scenario.method.confidence * 100.0;
-    format!("≈ is not different at {confidence:.0} % by Mann and Whitney's test; intervals are of the ratio")
+    let confidence = before.scenario.method.confidence_percent();
+    format!("≈ is not different at {confidence} % by Mann and Whitney's test; intervals are of the ratio")
 }
 
 fn change(comparison: Option<Comparison>) -> String {

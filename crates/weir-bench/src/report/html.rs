@@ -10,7 +10,7 @@ use crate::{
         lint::{LintVerdict, Severity},
         summary::{CellSummary, Findings},
     },
-    plot::{Unit, escape},
+    plot::{Unit, escape, flame_graph},
     result::CellOutcome,
     scenario::{Scenario, TableColumn},
 };
@@ -45,6 +45,7 @@ pub fn html(findings: &Findings<'_>) -> String {
     searches(findings, &mut page);
     knees(findings, &mut page);
     row_figures(scenario, &drawn, &mut page);
+    flame_graphs(findings, &mut page);
     verdicts(findings, &mut page);
     machine(findings, &mut page);
     configurations(findings, &mut page);
@@ -96,6 +97,25 @@ fn row_figures(scenario: &Scenario, drawn: &[Figure], page: &mut String) {
     }
 }
 
+fn flame_graphs(findings: &Findings<'_>, page: &mut String) {
+    if findings.result.profiles.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<section><h2>Where the slowest runs spent their time</h2><p>Each frame is as wide as its share of the samples, and lies \
+         below its caller. What waits has no samples.</p>",
+    );
+    for one in &findings.result.profiles {
+        let clients = level(one.level.connections, one.level.workers);
+        let rate = Unit::Count.label(one.rps);
+        let title = format!("{} · {} · {clients} clients · repeat {}, {rate}/s", one.target, one.row, one.repeat + 1);
+        let graph = flame_graph(&title, &one.stacks);
+        let _ =
+            write!(page, "<details><summary>{}</summary><div class=\"scroll\">{graph}</div></details>", escape(&title));
+    }
+    page.push_str("</section>");
+}
+
 /// Text in which `backticks` mark code.
 fn with_code(text: &str) -> String {
     let parts = text.split('`').enumerate();
@@ -131,12 +151,12 @@ fn facts(findings: &Findings<'_>, page: &mut String) {
         (
             "Method",
             format!(
-                "{} interleaved repeats of {} after {} s of warm-up{}; medians with {:.0} % bootstrap intervals",
+                "{} interleaved repeats of {} after {} s of warm-up{}; medians with {} % bootstrap intervals",
                 method.repeats,
                 length(result),
                 method.warmup_s,
                 if method.slices > 1 { format!(", in {} slices", method.slices) } else { String::new() },
-                method.confidence * 100.0
+                method.confidence_percent()
             ),
         ),
         ("Processors", processors(result)),
@@ -274,9 +294,18 @@ fn figures_of(summary: &CellSummary<'_>, idle: bool) -> Vec<String> {
             with_interval(summary.cpu_us, Unit::Microseconds),
             against(summary.cpu_against_baseline),
             plain(summary.rss_bytes, Unit::Bytes),
-            plain(summary.rss_after_bytes, Unit::Bytes),
+            memory_after(summary),
             errors,
         ]
+    }
+}
+
+/// Resident memory after the load, and how much of it allocators hold.
+fn memory_after(summary: &CellSummary<'_>) -> String {
+    let resident = plain(summary.rss_after_bytes, Unit::Bytes);
+    match summary.held_after_bytes {
+        Some(held) => format!("{resident} ({} of allocators)", Unit::Bytes.label(held.median)),
+        None => resident,
     }
 }
 

@@ -21,8 +21,8 @@ pub const RESULTS_HEAD: &str = "# Results\n\n\
     histograms (those of this project are in `bench/results`). Figures are medians over the repeats, with the lowest and the highest \
     value in brackets. Where the repeats have two modes, both modes are shown, each with its number of repeats. Ratios are \
     medians of the ratios within each repeat, beside the baseline that the head of the column names; where the lab's test (Mann and \
-    Whitney, or Wilcoxon from six repeats on) finds no difference at 95 %, the ratio says so with its p-value. Figures that the \
-    lab found invalid have no ratio. The target `none` is the load without a gateway: the backend itself.\n";
+    Whitney, or Wilcoxon from six repeats on) finds no difference at the confidence of its scenario (95 % as a rule), the \
+    ratio says so with its p-value. Figures that the lab found invalid have no ratio. The target `none` is the load without a gateway: the backend itself.\n";
 
 /// The head of the page of prices.
 pub const PRICES_HEAD: &str = "# The cost of each plugin\n\n\

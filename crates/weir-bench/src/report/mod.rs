@@ -5,6 +5,7 @@ mod figures;
 mod html;
 pub mod markdown;
 mod overview;
+mod published;
 mod table;
 
 pub use self::{
@@ -107,6 +108,7 @@ fn extra_headers(column: TableColumn) -> Vec<&'static str> {
         TableColumn::P99Compared => vec!["p99 vs without"],
         TableColumn::P99Added => vec!["p99 added"],
         TableColumn::FanOut => vec!["deliveries", "failed", "last after"],
+        TableColumn::NewClients => vec!["new clients", "failed", "last after"],
         TableColumn::ServedByAll => vec!["by all p50", "by all p99", "failed"],
         TableColumn::Memory => vec!["memory, begin", "memory, end"],
         TableColumn::WorkerCpu => vec!["worker CPU/req", "vs without"],
@@ -146,6 +148,11 @@ fn extra(column: TableColumn, summary: &CellSummary<'_>) -> Vec<String> {
             plain(summary.fan_out_delivered, Unit::Count),
             plain(summary.fan_out_failed, Unit::Count),
             plain(summary.fan_out_longest_ms, Unit::Milliseconds),
+        ],
+        TableColumn::NewClients => vec![
+            plain(summary.new_clients_answered, Unit::Count),
+            plain(summary.new_clients_failed, Unit::Count),
+            plain(summary.new_clients_longest_ms, Unit::Milliseconds),
         ],
         TableColumn::ServedByAll => vec![
             plain(summary.served_p50_ms, Unit::Milliseconds),
@@ -271,13 +278,13 @@ pub fn left_out(findings: &Findings<'_>) -> Vec<String> {
 /// The explanations of the marks that occur in the table.
 pub fn legend(findings: &Findings<'_>) -> Vec<String> {
     let scenario = &findings.result.scenario;
-    let percent = scenario.method.confidence * 100.0;
+    let percent = scenario.method.confidence_percent();
     let mut lines = Vec::new();
     let compared = |summary: &CellSummary<'_>| {
         [summary.against_baseline, summary.cpu_against_baseline].into_iter().flatten().any(|one| !one.different)
     };
     if findings.cells.iter().any(compared) {
-        lines.push(format!("≈ no difference from {} was found at {percent:.0} % confidence", scenario.baseline));
+        lines.push(format!("≈ no difference from {} was found at {percent} % confidence", scenario.baseline));
     }
     if findings.cells.iter().any(|summary| summary.worst == Some(Severity::Invalid)) {
         lines.push("invalid figures are not compared; the verdicts explain why".to_owned());
@@ -290,13 +297,14 @@ pub fn legend(findings: &Findings<'_>) -> Vec<String> {
         );
     }
     if findings.cells.iter().any(|summary| summary.rps.is_some_and(|rps| rps.low < rps.high)) {
-        lines.push(format!("(low–high) is the {percent:.0} % bootstrap interval of the median over repeats"));
+        lines.push(format!("(low–high) is the {percent} % bootstrap interval of the median over repeats"));
     }
     if scenario.rows.iter().any(|row| !row.published.is_empty()) {
         lines.push(
             "published figures come from another machine: compare the shapes of the curves, not the values".to_owned(),
         );
     }
+    lines.extend(published::shapes(findings));
     lines
 }
 
@@ -384,13 +392,7 @@ fn published_after<'a>(findings: &'a Findings<'_>, index: usize) -> Vec<&'a Publ
     }
     let scenario = &findings.result.scenario;
     let Some(row) = scenario.row(&cell.row) else { return Vec::new() };
-    let first = scenario.levels(row).first() == Some(&cell.level.connections)
-        && scenario.workers.first() == Some(&cell.level.workers);
-    let applies = |one: &&PublishedFigures| match one.connections {
-        Some(connections) => connections == cell.level.connections,
-        None => first,
-    };
-    row.published.iter().filter(applies).collect()
+    published::published_for(scenario, row, cell).collect()
 }
 
 /// The first line of a text, at most `most` characters of it.

@@ -12,15 +12,15 @@ use serde_json::Value;
 use super::{
     Found, LoadError, RunError, SetupError,
     backend::RunningBackends,
+    beside::LoadBeside,
     configure::configure,
     counters::Counting,
-    events,
-    fan_out::{self, RunningFanOut},
-    generators,
+    events, generators,
     log_store::LogTargets,
     not_started::{StartFailure, StartFailureKind},
     place::{RunDirectory, free_port},
     probe::probe,
+    profile::{FoldedStacks, StackSampler},
     records::{RecordWatch, TargetRecords},
     reload::Reload,
     route_changes,
@@ -30,9 +30,12 @@ use super::{
 use crate::{
     engine::{self, Interruptions, LoadPlan, LoadResult, LoadStart, StopCondition},
     manifest::Pinning,
-    result::{Configuration, FanOutDeliveries, Instructions, LoadLevel, MeasuredRun, ProcessRole, RouteChanges},
+    result::{
+        Configuration, FanOutDeliveries, HostSample, Instructions, LoadLevel, MeasuredRun, MemoryKinds,
+        NewClientsServed, ProcessRole, RouteChanges,
+    },
     run::plan::{self, LoadDestination},
-    sample::{ProcessSampler, WatchedProcess, open_files_limit, rss_bytes},
+    sample::{ProcessSampler, WatchedProcess, memory_kinds, open_files_limit, rss_bytes},
     scenario::{EventAction, Scenario, ScenarioRow, Speak, Variant},
     target::{
         BackendAddress, Child, Inputs, PeerDefinition, ProcessEnded, Readiness, TemplateRoute, credentials,
@@ -90,9 +93,46 @@ pub struct RunTask<'a> {
     pub repeat: u32,
     pub order: u32,
     pub seed: u64,
-    pub counters: bool,
+    pub more: MoreSamples,
     /// Told what a run waits for, when it takes long.
     pub tell: &'a dyn Fn(&str),
+}
+
+/// What is sampled of a target besides its time and memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MoreSamples {
+    /// Its instructions, by the counters of the processor.
+    pub counters: bool,
+    /// Where it spends its time.
+    pub stacks: bool,
+}
+
+struct RunningSamples {
+    counting: Option<thread::JoinHandle<Option<Instructions>>>,
+    stacks: Option<StackSampler>,
+}
+
+impl MoreSamples {
+    fn start(
+        self,
+        pids: &[u32],
+        load: &LoadStart,
+        (warm_up, measured): (Duration, Duration),
+        dir: &Path,
+    ) -> RunningSamples {
+        let sampled = self.stacks && !pids.is_empty();
+        RunningSamples {
+            counting: self.counters.then(|| count_later(pids.to_vec(), load.clone(), warm_up, measured)),
+            stacks: sampled.then(|| StackSampler::start(pids, dir.join("stacks.perf"), warm_up + measured)).flatten(),
+        }
+    }
+}
+
+impl RunningSamples {
+    fn finish(self) -> (Option<Instructions>, FoldedStacks) {
+        let instructions = self.counting.and_then(|thread| thread.join().expect("counting does not panic"));
+        (instructions, self.stacks.map(StackSampler::finish).unwrap_or_default())
+    }
 }
 
 /// What the load of a row came to.
@@ -100,6 +140,7 @@ struct LoadedRow {
     load: LoadResult,
     route_changes: Option<RouteChanges>,
     fan_out: Option<FanOutDeliveries>,
+    new_clients: Option<NewClientsServed>,
 }
 
 /// How long interruptions of the generator's processor are measured before an open loop that has it for itself.
@@ -194,11 +235,10 @@ impl Started {
         backend: &mut RunningBackends,
         stop: &Arc<AtomicBool>,
     ) -> Result<Result<MeasuredRun, ProcessEnded>, RunError> {
-        let RunTask { scenario, row, level, repeat, order, seed, counters, tell } = task;
+        let RunTask { scenario, row, level, repeat, order, seed, more, tell } = task;
         let watch = RecordWatch { stop, tell };
-        let mut plan = plan::load(scenario, row, level, &self.destination, &self.pinning, seed);
+        let plan = plan::load(scenario, row, level, &self.destination, &self.pinning, seed);
         let pids: Vec<u32> = self.child.as_ref().map(Child::tree).unwrap_or_default();
-        let watched = self.watched(backend);
         let interruptions = plan.spins().then(|| Interruptions::watch(plan.cpus.first().copied(), WATCH));
         let records_before = self.records.as_ref().map(|records| records.settled(&watch)).transpose()?;
         let (log_start, start) = (self.log().len(), LoadStart::default());
@@ -207,49 +247,58 @@ impl Started {
         let interval = (measured / 20).clamp(Duration::from_millis(100), Duration::from_secs(1));
         let warm_up = Duration::from_millis(plan.warm_up_ms);
         let started_at = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
-        let sampler = ProcessSampler::start(watched, &start, warm_up, interval, measured);
-        let counting = counters.then(|| count_later(pids.clone(), start.clone(), warm_up, measured));
-        let drains = row.events.iter().any(|event| event.action == EventAction::DrainTarget);
+        let sampler = ProcessSampler::start(self.watched(backend), &start, warm_up, interval, measured);
+        let more = more.start(&pids, &start, (warm_up, measured), &self.dir);
         let load = self.load(&plan, (scenario, row), backend, (&start, stop));
         // Read after the load: some targets raise their own limit only after they listen.
         let target_files = open_files_limit(&if pids.is_empty() { backend.pids() } else { pids.clone() });
         let (processes, host) = sampler.finish();
-        let LoadedRow { mut load, route_changes, fan_out } = load?;
+        let LoadedRow { mut load, route_changes, fan_out, new_clients } = load?;
         let counted = self.records.as_ref().zip(records_before);
         let records = counted.map(|(records, before)| records.count(before, &load, &watch)).transpose()?;
-        // The published result must not contain this machine's paths.
-        plan.tls.ca_file = plan.tls.ca_file.as_deref().and_then(Path::file_name).map(PathBuf::from);
         if stop.load(std::sync::atomic::Ordering::Relaxed) {
             return Err(RunError::Interrupted);
         }
         leave_out_details(&mut load, row);
-        if let Some(ended) = self.child.as_mut().and_then(Child::ended).filter(|_| !drains) {
+        if let Some(ended) = self.failed(row, &host) {
             return Ok(Err(ended));
         }
+        let (instructions, stacks) = more.finish();
         Ok(Ok(MeasuredRun {
             repeat,
             order,
             started_at,
             generator_cpus: self.pinning.generator.clone(),
             generators: Vec::new(),
-            plan,
+            plan: without_paths(plan),
             load,
             slices: Vec::new(),
             processes,
             host,
             interruptions,
             target_errors: target_log::errors(&self.log(), log_start, &self.peer),
-            instructions: counting.and_then(|thread| thread.join().expect("counting does not panic")),
+            instructions,
             records,
             route_changes,
             fan_out,
+            new_clients,
             rss_before_bytes,
             target_files,
             rss_after_bytes: None,
+            memory_after: None,
+            stacks,
         }))
     }
 
-    /// Runs the load of a row, and its events and fan-out meanwhile.
+    /// Why the target has ended, if it should run.
+    fn failed(&mut self, row: &ScenarioRow, host: &[HostSample]) -> Option<ProcessEnded> {
+        let drains = row.events.iter().any(|event| event.action == EventAction::DrainTarget);
+        let ended = self.child.as_mut().and_then(Child::ended).filter(|_| !drains)?;
+        let out_of_memory = host.last().is_some_and(|sample| sample.oom_kills > 0);
+        Some(ProcessEnded { out_of_memory, ..ended })
+    }
+
+    /// Runs the load of a row, and meanwhile its events and what is beside it.
     fn load(
         &self,
         plan: &LoadPlan,
@@ -257,9 +306,14 @@ impl Started {
         backend: &mut RunningBackends,
         (start, stop): (&LoadStart, &Arc<AtomicBool>),
     ) -> Result<LoadedRow, RunError> {
-        let beside = plan::fan_out(scenario, row, &self.destination, &self.pinning, plan.seed);
-        let beside = beside.map(|beside| fan_out::start(beside, stop)).transpose();
-        let beside = beside.inspect_err(|_| start.load_ended())?;
+        let start_beside = |plan: Option<LoadPlan>, gives_way: bool| {
+            let started = plan.map(|plan| LoadBeside::start(plan, gives_way, stop)).transpose();
+            started.inspect_err(|_| start.load_ended())
+        };
+        let fan_out = plan::fan_out(scenario, row, &self.destination, &self.pinning, plan.seed);
+        let fan_out = start_beside(fan_out, false)?;
+        let new_clients = plan::new_clients(scenario, row, &self.destination, &self.pinning, plan.seed);
+        let new_clients = start_beside(new_clients, true)?;
         let target = self.child.as_ref().map(Child::pid);
         let warm_up = Duration::from_millis(plan.warm_up_ms);
         let measured = Duration::from_secs_f64(scenario.method.measured_s);
@@ -286,8 +340,9 @@ impl Started {
             (load, changes.and_then(|thread| thread.join().expect("it reports every problem")))
         });
         let load = load.map_err(LoadError::of(&row.name))?;
-        let fan_out = beside.map(RunningFanOut::finish).transpose()?;
-        Ok(LoadedRow { load, route_changes: changes, fan_out })
+        let fan_out = fan_out.map(LoadBeside::deliveries).transpose()?;
+        let new_clients = new_clients.map(LoadBeside::new_clients).transpose()?;
+        Ok(LoadedRow { load, route_changes: changes, fan_out, new_clients })
     }
 
     /// Sends this number of requests of a row without measuring.
@@ -319,11 +374,12 @@ impl Started {
         self.child.take().map_or(String::new(), |child| child.end(limit))
     }
 
-    /// Resident bytes of the target, `SETTLE` after a load.
-    pub fn settled_bytes(&self) -> Option<u64> {
+    /// Resident bytes of the target, `SETTLE` after a load, and what they are.
+    pub fn settled_memory(&self) -> Option<(u64, Option<MemoryKinds>)> {
         let child = self.child.as_ref()?;
         thread::sleep(SETTLE);
-        Some(rss_bytes(&child.tree()))
+        let pids = child.tree();
+        Some((rss_bytes(&pids), memory_kinds(&pids)))
     }
 
     /// The processes whose time belongs to the measurement.
@@ -412,6 +468,12 @@ fn count_later(
         thread::sleep(begin.saturating_duration_since(Instant::now()));
         Counting::start(&pids, measured.as_secs_f64()).and_then(Counting::finish)
     })
+}
+
+/// A plan as it stands in a result, which must not contain this machine's paths.
+pub(super) fn without_paths(mut plan: LoadPlan) -> LoadPlan {
+    plan.tls.ca_file = plan.tls.ca_file.as_deref().and_then(Path::file_name).map(PathBuf::from);
+    plan
 }
 
 /// Removes details that would make up most of the result file and can be derived from the rest.

@@ -34,14 +34,17 @@ pub enum RunError {
     /// The load of a row.
     #[error("{row}: {source}")]
     Load { row: String, source: LoadError },
-    #[error("the fan-out: {0}")]
-    FanOut(#[source] LoadError),
+    #[error("the load beside that of the row: {0}")]
+    Beside(#[source] LoadError),
     /// A request to a target's account or to a store.
     #[error(transparent)]
     Ask(#[from] AskError),
     /// `--valgrind` without valgrind.
     #[error("--valgrind: valgrind is not installed; on Debian: apt-get install valgrind")]
     NoValgrind,
+    /// `--flame-graph` without perf.
+    #[error("--flame-graph: perf is not installed; on Debian: apt-get install linux-perf")]
+    NoPerf,
     /// A target under valgrind did not start.
     #[error("{target}: {row}: {reason}")]
     NotCounted { target: String, row: String, reason: String },

@@ -2,13 +2,13 @@
 
 pub mod agent;
 mod backend;
+mod beside;
 mod cell;
 mod configure;
 mod counters;
 mod credentials;
 mod error;
 mod events;
-mod fan_out;
 mod generators;
 mod instructions;
 mod log_store;
@@ -18,6 +18,7 @@ mod not_started;
 mod place;
 pub mod plan;
 mod probe;
+mod profile;
 mod records;
 mod reload;
 mod route_changes;
@@ -38,7 +39,7 @@ use jiff::Timestamp;
 
 use self::{
     backend::{BackendTask, Backends, RunningBackends},
-    cell::{Setting, Started},
+    cell::{MoreSamples, RunTask, Setting, Started},
     log_store::LogStores,
     machines::Fleet,
     not_started::StartFailureKind,
@@ -56,9 +57,12 @@ pub use self::{
 use crate::{
     analysis::knee,
     manifest::{Cpu, LogicalCpu, Manifest, Pinning},
-    result::{Cell, CellOutcome, InstructionCount, LoadLevel, ResultFile, SCHEMA, Search, SearchAttempt, TargetRecord},
+    result::{
+        Cell, CellOutcome, InstructionCount, LoadLevel, ResultFile, SCHEMA, Search, SearchAttempt, StackProfile,
+        TargetRecord,
+    },
     scenario::{BackendKind, RateOf, Scenario, ScenarioRow, Speak},
-    target::{self, InstallError, Installed, PeerDefinition},
+    target::{self, InstallError, Installed, PeerDefinition, PeerError},
 };
 
 /// The user's choices besides the scenario.
@@ -72,6 +76,8 @@ pub struct RunOptions {
     pub seed: u64,
     /// Also count user instructions under valgrind.
     pub valgrind: bool,
+    /// Also sample where targets spend their time, by perf.
+    pub flame_graph: bool,
     pub command: Vec<String>,
     /// Where parts of the run are, if not on this machine.
     pub machines: MachineOptions,
@@ -82,6 +88,9 @@ pub struct RunOptions {
 /// Runs the whole scenario. Failures of targets are recorded in the result. A failure of the lab itself, or an interruption, ends
 /// the run with what was measured until then, and the result names the reason; it is an `Err` if nothing was measured.
 pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, RunError> {
+    if options.flame_graph && !profile::is_available() {
+        return Err(RunError::NoPerf);
+    }
     let started_at = Timestamp::now();
     let place = RunDirectory::new(options)?;
     let Prepared { fleet, peers, placement, manifest, backends, backend_records } =
@@ -129,12 +138,30 @@ pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, RunEr
         targets: records,
         backends: lab.backend_records,
         knees: knee::knees(&scenario, &cells),
+        profiles: profiles(&cells),
         cells,
         incomplete,
         searches: lab.searches,
         counts: lab.counts,
         scenario: scenario.clone(),
     })
+}
+
+/// The samples of the slowest run of each cell that has any.
+fn profiles(cells: &[Cell]) -> Vec<StackProfile> {
+    let of_cell = |cell: &Cell| {
+        let sampled = cell.runs().iter().filter(|run| !run.stacks.is_empty());
+        let slowest = sampled.min_by(|one, other| one.throughput().total_cmp(&other.throughput()))?;
+        Some(StackProfile {
+            row: cell.row.clone(),
+            target: cell.target.clone(),
+            level: cell.level,
+            repeat: slowest.repeat,
+            rps: slowest.throughput(),
+            stacks: slowest.stacks.clone(),
+        })
+    };
+    cells.iter().filter_map(of_cell).collect()
 }
 
 /// What a run needs before its first row.
@@ -150,6 +177,7 @@ struct Prepared {
 
 impl Prepared {
     fn of(scenario: &Scenario, options: &RunOptions, place: &RunDirectory) -> Result<Prepared, RunError> {
+        check_versions(scenario, options)?;
         let fleet = match scenario.network.is_none() && options.machines.is_empty() {
             true => None,
             false => Some(fleet(scenario, options, place)?),
@@ -180,7 +208,7 @@ impl Prepared {
 
 /// The machines of the command line, at the beginning of a run.
 fn fleet(scenario: &Scenario, options: &RunOptions, place: &RunDirectory) -> Result<Arc<Fleet>, RunError> {
-    if let Some(refusal) = MachinesRefusal::of(scenario, options.valgrind) {
+    if let Some(refusal) = MachinesRefusal::of(scenario, options) {
         return Err(refusal.into());
     }
     let fleet = match &scenario.network {
@@ -189,6 +217,16 @@ fn fleet(scenario: &Scenario, options: &RunOptions, place: &RunDirectory) -> Res
     };
     fleet.begin(&place.certificate)?;
     Ok(Arc::new(fleet))
+}
+
+/// The program of each version that a target names has to be given; on another machine, by its agent.
+fn check_versions(scenario: &Scenario, options: &RunOptions) -> Result<(), SetupError> {
+    let mut programs = scenario.targets.iter().map(|name| scenario.variant(name).peer);
+    let is_missing = |program: &String| target::is_version(program) && !options.programs.contains_key(program);
+    match programs.find(is_missing) {
+        Some(program) if options.machines.gateway.is_none() => Err(PeerError::NoVersion { program }.into()),
+        _ => Ok(()),
+    }
 }
 
 /// The peer of every target, with its installation.
@@ -443,7 +481,7 @@ impl Lab<'_> {
             self.order += 1;
             let tell = |words: &str| self.bar.suspend(|| eprintln!("weir bench: {words}"));
             let (scenario, tell) = (self.scenario, &tell);
-            let task = cell::RunTask { scenario, row, level, repeat: 0, order, seed, counters: false, tell };
+            let task = RunTask { scenario, row, level, repeat: 0, order, seed, more: MoreSamples::default(), tell };
             let run = started.measure(task, &mut backend, &self.options.stop).map_err(AttemptFailure::Lab)?;
             let run = run.map_err(|ended| AttemptFailure::Target(ended.to_string()))?;
             Ok(SearchAttempt {

@@ -203,6 +203,25 @@ pub fn fan_out(
     Some(load(scenario, &beside, level, to, pinning, seed))
 }
 
+/// The plan of clients that connect all at once beside the row's load, each for one request.
+pub fn new_clients(
+    scenario: &Scenario,
+    row: &ScenarioRow,
+    to: &LoadDestination,
+    pinning: &Pinning,
+    seed: u64,
+) -> Option<LoadPlan> {
+    let clients = row.new_clients?;
+    let beside = ScenarioRow { keep_alive: Some(false), ..row.clone() };
+    let level = LoadLevel { connections: clients.count, rate: None, workers: 1 };
+    let plan = load(scenario, &beside, level, to, pinning, seed);
+    let method = &scenario.method;
+    let at_ns = clients.times_s(method.measured_s).map(|at_s| ((method.warmup_s + at_s) * 1e9) as u64);
+    let at_ns = at_ns.flat_map(|at_ns| std::iter::repeat_n(at_ns, clients.count as usize)).collect();
+    let stop = StopCondition { count: None, ..plan.stop };
+    Some(LoadPlan { pacing: Pacing::Replay { at_ns }, stop, spin_ns: 0, ..plan })
+}
+
 /// A topic of this run alone: a hub that serves several levels keeps the subscribers of the earlier ones, who are gone, and its
 /// deliveries to them would be part of what is measured.
 fn own_topic(level: LoadLevel, seed: u64) -> String {
@@ -316,6 +335,20 @@ mod tests {
         engine::{RateStep, Selection},
         scenario,
     };
+
+    #[test]
+    fn new_clients_connect_all_at_the_same_moments() {
+        let text = "{name: a, title: A, about: b, targets: [none], baseline: none, connections: [4],
+            load: {rate: 100, count: 50}, method: {warmup_s: 1, measured_s: 4},
+            rows: [{name: get, new_clients: {count: 3, every_s: 2}}]}";
+        let scenario = scenario::parse("a.yaml", text).unwrap();
+        let address = "127.0.0.1:1".parse().unwrap();
+        let to = LoadDestination { address, tls: false, authority: None, events: None };
+        let plan = new_clients(&scenario, &scenario.rows[0], &to, &Pinning::default(), 0).unwrap();
+        let at_ns = [[2_000_000_000; 3], [4_000_000_000; 3]].concat();
+        assert_eq!((&plan.pacing, plan.connections), (&Pacing::Replay { at_ns }, 3));
+        assert!(!plan.keep_alive && plan.stop.count.is_none());
+    }
 
     #[test]
     fn runs_of_a_hub_have_topics_of_their_own() {

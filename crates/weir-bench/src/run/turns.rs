@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt};
 use super::{
     Lab, NoRate, RunError,
     backend::RunningBackends,
-    cell::{RunTask, Started},
+    cell::{MoreSamples, RunTask, Started},
 };
 use crate::{
     result::{HostSample, Instructions, LoadLevel, MeasuredRun, ProcessSample, SliceFigures},
@@ -70,7 +70,9 @@ impl Lab<'_> {
             match &one.ended {
                 Some(end) => self.cell(one.group, level, |cell| cell.fail(end.to_string())),
                 None => {
-                    let run = run.map(|run| MeasuredRun { rss_after_bytes: one.started.settled_bytes(), ..run });
+                    let (rss_after_bytes, memory_after) = one.started.settled_memory().unzip();
+                    let memory_after = memory_after.flatten();
+                    let run = run.map(|run| MeasuredRun { rss_after_bytes, memory_after, ..run });
                     self.cell(one.group, level, |cell| run.into_iter().for_each(|run| cell.add(run)));
                 }
             }
@@ -104,7 +106,7 @@ impl Lab<'_> {
             repeat,
             order,
             seed: self.options.seed ^ u64::from(repeat),
-            counters: self.counters,
+            more: MoreSamples { counters: self.counters, stacks: self.options.flame_graph },
             tell: &|words| self.bar.suspend(|| eprintln!("weir bench: {words}")),
         };
         match one.started.measure(task, backend, &self.options.stop)? {
@@ -136,6 +138,7 @@ impl MeasuredRun {
                 worker_cpu_s: last.worker_cpu_s.zip(sample.worker_cpu_s).map(|(before, more)| before + more),
                 switches_voluntary: last.switches_voluntary + sample.switches_voluntary,
                 switches_involuntary: last.switches_involuntary + sample.switches_involuntary,
+                ended: last.ended + sample.ended,
                 ..sample
             }));
         }
@@ -150,6 +153,7 @@ impl MeasuredRun {
                 listen_overflows: last.listen_overflows + sample.listen_overflows,
                 active_opens: last.active_opens + sample.active_opens,
                 passive_opens: last.passive_opens + sample.passive_opens,
+                oom_kills: last.oom_kills + sample.oom_kills,
                 ..sample
             }));
         }
@@ -162,7 +166,11 @@ impl MeasuredRun {
             .zip(next.instructions)
             .map(|(ours, theirs)| Instructions { user: ours.user + theirs.user, kernel: ours.kernel + theirs.kernel });
         self.records = self.records.zip(next.records).map(|(ours, theirs)| ours.and(theirs));
+        for (stack, count) in next.stacks {
+            *self.stacks.entry(stack).or_default() += count;
+        }
         self.rss_after_bytes = next.rss_after_bytes;
+        self.memory_after = next.memory_after;
     }
 
     fn slice(&self) -> SliceFigures {
@@ -223,10 +231,13 @@ mod tests {
             records: None,
             route_changes: None,
             fan_out: None,
+            new_clients: None,
             rss_before_bytes: None,
             target_files: None,
             interruptions: None,
             rss_after_bytes: None,
+            memory_after: None,
+            stacks: Default::default(),
         }
     }
 

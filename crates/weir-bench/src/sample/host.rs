@@ -42,6 +42,8 @@ pub(super) fn read() -> HostSample {
         .and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok())
         .unwrap_or(0)
         * 1024;
+    let counts = fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    sample.oom_kills = counts.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0);
     sample
 }
 

@@ -13,7 +13,7 @@ use std::{
 };
 
 use self::process::SampledTree;
-pub use self::process::{open_files_limit, rss_bytes};
+pub use self::process::{memory_kinds, open_files_limit, rss_bytes};
 use crate::engine::LoadStart;
 use crate::result::{HostSample, Process, ProcessRole, ProcessSample};
 
@@ -125,6 +125,7 @@ fn from_zero(processes: &mut [Process], host: &mut [HostSample]) {
         sample.listen_overflows -= first.listen_overflows;
         sample.active_opens -= first.active_opens;
         sample.passive_opens -= first.passive_opens;
+        sample.oom_kills -= first.oom_kills;
     }
 }
 
@@ -174,7 +175,7 @@ mod tests {
         busy_worker(&mut tell, &mut said);
         let second = tree.sample(None);
         assert!(used(second) - used(first) > 0.1, "{} and {}", used(first), used(second));
-        assert_eq!(second.threads, 2);
+        assert_eq!((second.threads, first.ended, second.ended), (2, 0, 1));
         writeln!(tell, "kill $!; exit").expect("the shell reads");
         shell.wait().expect("it ends");
         assert!(used(tree.sample(None)) >= used(second));

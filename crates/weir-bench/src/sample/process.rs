@@ -1,11 +1,35 @@
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use crate::process_tree::{children, numbers, process_tree, stat};
-use crate::result::ProcessSample;
+use crate::result::{MemoryKinds, ProcessSample};
 
 /// The sum of the resident bytes of the processes. Pages that they share are counted for each.
 pub fn rss_bytes(pids: &[u32]) -> u64 {
     pids.iter().filter_map(|pid| stat(&PathBuf::from(format!("/proc/{pid}/stat")))).map(|stat| stat.rss_bytes).sum()
+}
+
+/// The memory of processes by its kinds; `None` if the kernel does not tell all of them.
+pub fn memory_kinds(pids: &[u32]) -> Option<MemoryKinds> {
+    let mut sum = MemoryKinds::default();
+    for pid in pids {
+        let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+        sum.add(&text);
+    }
+    (!pids.is_empty()).then_some(sum)
+}
+
+impl MemoryKinds {
+    /// Adds a process, by its `smaps_rollup`.
+    fn add(&mut self, text: &str) {
+        let bytes = |name: &str| {
+            let value = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+            value.trim_end_matches("kB").trim().parse::<u64>().unwrap_or(0) * 1024
+        };
+        self.proportional_bytes += bytes("Pss:");
+        self.anonymous_bytes += bytes("Anonymous:");
+        self.given_back_bytes += bytes("LazyFree:");
+        self.swapped_bytes += bytes("Swap:");
+    }
 }
 
 /// The processes of a target over time. A reload replaces workers: new ones are found at each sample, and what ended ones have
@@ -14,7 +38,7 @@ pub(super) struct SampledTree {
     root: u32,
     /// The processes that were alive at the last sample, each with its last counters.
     alive: BTreeMap<u32, ProcessReading>,
-    /// The last counters of the processes that have ended.
+    /// The last counters of the processes that have ended, and their number.
     ended: ProcessSample,
 }
 
@@ -38,6 +62,7 @@ impl SampledTree {
         for (pid, last) in std::mem::take(&mut self.alive) {
             if alive.get(&pid).is_none_or(|now| now.started_ticks != last.started_ticks) {
                 self.ended.add_counters(&last.sample);
+                self.ended.ended += 1;
             }
         }
         sum.add_counters(&self.ended);
@@ -130,6 +155,7 @@ impl ProcessSample {
         self.run_delay_s += other.run_delay_s;
         self.switches_voluntary += other.switches_voluntary;
         self.switches_involuntary += other.switches_involuntary;
+        self.ended += other.ended;
         if let (Some(ours), Some(theirs)) = (&mut self.worker_cpu_s, other.worker_cpu_s) {
             *ours += theirs;
         }
@@ -150,4 +176,25 @@ const TICK_ERROR_S: f64 = 0.05;
 
 fn field(text: &str, name: &str) -> u64 {
     text.lines().find_map(|line| line.strip_prefix(name)).and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_several_processes_adds_up_by_its_kinds() {
+        let text = "00400000-7fff r--p 0 00:00 0 [rollup]\nRss:   900 kB\nPss:   300 kB\nPss_Anon:  1 kB\n\
+                    Anonymous:   200 kB\nLazyFree:  50 kB\nSwap:   4 kB\nSwapPss:   2 kB\n";
+        let mut sum = MemoryKinds::default();
+        sum.add(text);
+        sum.add(text);
+        let kib = |count: u64| count * 1024;
+        assert_eq!((sum.proportional_bytes, sum.swapped_bytes, sum.held_bytes()), (kib(600), kib(8), kib(300)));
+        let written = std::hint::black_box(vec![1u8; 8 << 20]);
+        let own = memory_kinds(&[std::process::id()]).expect("a process may read this of itself");
+        assert!(own.anonymous_bytes + own.swapped_bytes >= 8 << 20, "{own:?}");
+        drop(written);
+        assert_eq!(memory_kinds(&[]), None);
+    }
 }

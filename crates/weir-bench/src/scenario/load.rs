@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use super::{FanOut, Scenario, ScenarioError, ScenarioRow, Speak, keys};
+use super::{FanOut, NewClients, Scenario, ScenarioError, ScenarioRow, Speak, keys};
 use crate::{backend::BackendDelay, errors::FileError, library, target};
 
 /// Names of the built-in scenarios.
@@ -60,6 +60,9 @@ pub fn check_settings(scenario: &Scenario, counts_only: bool) -> Result<(), Scen
         false => Err(ScenarioError::Problems { place: String::new(), problems }),
     }
 }
+
+/// The shortest pause between two times at which new clients connect, in seconds.
+const SHORTEST_PAUSE_S: f64 = 0.1;
 
 fn is_ascending(levels: &[u32]) -> bool {
     !levels.is_empty() && levels[0] > 0 && levels.windows(2).all(|pair| pair[0] < pair[1])
@@ -193,6 +196,15 @@ fn row_problems(scenario: &Scenario, (index, row): (usize, &ScenarioRow), claim:
         claim(method.slices == 1, format!("{place}: needs method.slices: 1"));
         claim(row.speak.asks(), format!("{place}: stands beside requests of HTTP only"));
         claim(row.routes == 1, format!("{place}: needs `routes: 1`, since the hub has a route of its own"));
+    }
+    if let Some(NewClients { count, every_s }) = row.new_clients {
+        let place = format!("rows[{index}].new_clients");
+        claim(
+            count > 0 && (SHORTEST_PAUSE_S..=LONGEST_S).contains(&every_s),
+            format!("{place}: count is 1 or more, every_s between {SHORTEST_PAUSE_S} and {LONGEST_S}"),
+        );
+        claim(method.slices == 1, format!("{place}: needs method.slices: 1"));
+        claim(matches!(row.speak, Speak::Http1), format!("{place}: stands beside requests of HTTP/1.1 only"));
     }
     claim(
         row.keep_alive.unwrap_or(scenario.load.keep_alive) || row.speak.streams().is_none(),

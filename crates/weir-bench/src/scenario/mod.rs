@@ -40,7 +40,8 @@ pub struct Scenario {
     /// The publication whose figures are shown next to the measured ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<PublishedIn>,
-    /// The targets, by the names of their folders in `bench/peers` or of `variants`, in the order of the tables.
+    /// The targets, by the names of their folders in `bench/peers` or of `variants`, in the order of the tables. `weir@old` is
+    /// another version of the program of `weir`, which `--program weir@old=PATH` gives.
     pub targets: Vec<String>,
     /// Additional targets: a peer with other settings, under a new name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -84,7 +85,7 @@ pub struct Scenario {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
-    /// The peer, by the name of its folder in `bench/peers`.
+    /// The peer, by the name of its folder in `bench/peers`, or a version of its program such as `weir@old`.
     pub peer: String,
     /// Additional settings of the upstream, in Weir's format. Only for peers that support `upstream-settings`.
     #[serde(default)]
@@ -138,6 +139,9 @@ pub enum TableColumn {
     /// What a hub delivered during a row with `fan_out`: deliveries, failed deliveries, and the longest time from when an
     /// event was due until it was delivered.
     FanOut,
+    /// What became of the clients of `new_clients`: answered and failed requests, and the longest time from when all connect
+    /// until the last of them has its answer.
+    NewClients,
     /// The time from a route change until all workers of the target serve it, for targets that report this, and the number of
     /// failed changes.
     ServedByAll,
@@ -261,6 +265,13 @@ pub struct MeasuringMethod {
     pub confidence: f64,
 }
 
+impl MeasuringMethod {
+    /// The confidence level in percent, such as 95 or 99.95.
+    pub fn confidence_percent(&self) -> f64 {
+        (self.confidence * 1e4).round() / 1e2
+    }
+}
+
 impl Default for MeasuringMethod {
     fn default() -> Self {
         MeasuringMethod { warmup_s: 5.0, measured_s: 30.0, slices: 1, repeats: 5, confidence: 0.95 }
@@ -354,6 +365,9 @@ pub struct ScenarioRow {
     /// Events that a hub of the target delivers while the row is measured. They are not part of the row's figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fan_out: Option<FanOut>,
+    /// Clients that connect all at once while the row is measured. They are not part of the row's figures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_clients: Option<NewClients>,
     /// The backend of this row, instead of the scenario's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<BackendSettings>,
@@ -379,6 +393,25 @@ pub struct FanOut {
     /// More settings of the hub, by Weir's names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub hub: BTreeMap<String, Value>,
+}
+
+/// Clients that connect all at once beside the load of a row, as after a failover of a balancer: each opens a connection, sends one
+/// request of the row, and closes it. Their threads have a lower priority than those of the row's clients.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewClients {
+    /// How many they are.
+    pub count: u32,
+    /// How often, in seconds. The first time is after half of this.
+    pub every_s: f64,
+}
+
+impl NewClients {
+    /// The times at which they connect within a measured part of this length, in seconds from its begin.
+    pub fn times_s(self, measured_s: f64) -> impl Iterator<Item = f64> {
+        let time = move |number: u32| (f64::from(number) + 0.5) * self.every_s;
+        (0..).map(time).take_while(move |at_s| *at_s < measured_s)
+    }
 }
 
 /// An event while a row is measured.

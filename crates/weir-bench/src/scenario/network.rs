@@ -11,7 +11,8 @@ use crate::backend::behaviour::parse_duration;
 const LONGEST_DELAY: Duration = Duration::from_secs(10);
 
 /// A network between the clients on one side, and the targets with their backends on the other. The lab makes it: a network namespace
-/// for the targets and backends, and a link that delays and loses packets (netem). Needs root, `ip` and `tc`.
+/// for the targets and backends, and a link that delays and loses packets (netem, or the lab itself where
+/// the kernel has none). Needs root, `ip` and `tc`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Network")]

@@ -231,10 +231,10 @@ mod tests {
     }
 
     /// Turns of two targets within repeats, on a machine whose speed drifts by tens of percent between turns, with
-    /// occasional outliers; each start of a target has a random factor that lasts for its repeat.
-    fn sliced(random: &mut SeededRandom, slowdown: f64) -> Comparison {
+    /// occasional outliers; each start of a target has a random factor that lasts for its repeat. Both targets, and their ratios.
+    fn sliced(random: &mut SeededRandom, slowdown: f64, repeats: u32) -> [Vec<f64>; 3] {
         let (mut a, mut b, mut within) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..10 {
+        for _ in 0..repeats {
             let luck = [0.007 * random.normal(), 0.007 * random.normal() - slowdown];
             let mut speed = 0.1 * random.normal();
             let turns: [Vec<f64>; 2] = std::array::from_fn(|_| Vec::with_capacity(12));
@@ -251,17 +251,38 @@ mod tests {
             b.push(mean(&turns[1]));
             within.extend(sliced_ratio(&turns[0], &turns[1]));
         }
-        compare(&a, &b, &within, 0.95, 1).unwrap()
+        [a, b, within]
+    }
+
+    /// Whether ten repeats of such turns are called different.
+    fn found(random: &mut SeededRandom, slowdown: f64) -> bool {
+        let [a, b, within] = sliced(random, slowdown, 10);
+        compare(&a, &b, &within, 0.95, 1).unwrap().different
     }
 
     #[test]
     fn turns_find_three_percent_and_do_not_find_what_is_not_there() {
         let mut random = SeededRandom::new(11);
-        let called = (0..1_000).filter(|_| sliced(&mut random, 0.0).different).count();
+        let called = (0..1_000).filter(|_| found(&mut random, 0.0)).count();
         // 5 % of 1,000 is 50; three standard deviations above that is 71.
         assert!(called <= 71, "{called} of 1000");
-        let found = (0..200).filter(|_| sliced(&mut random, 0.03).different).count();
+        let found = (0..200).filter(|_| found(&mut random, 0.03)).count();
         assert!(found > 190, "{found} of 200");
+    }
+
+    #[test]
+    fn fifty_runs_of_planted_name_no_difference_that_is_not_there() {
+        let mut random = SeededRandom::new(13);
+        // Each run compares throughput and processor time.
+        let mut is_different = |slowdown: f64| {
+            let [_, _, within] = sliced(&mut random, slowdown, 16);
+            wilcoxon(&within) < 1.0 - 0.9995
+        };
+        let called = (0..2_000).filter(|_| is_different(0.0)).count();
+        // One is expected; three standard deviations above that is 4.
+        assert!(called <= 4, "{called} of 2000");
+        let found = (0..200).filter(|_| is_different(0.03)).count();
+        assert!(found > 195, "{found} of 200");
     }
 
     #[test]

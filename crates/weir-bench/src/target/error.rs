@@ -15,6 +15,9 @@ pub enum PeerError {
     UnknownPeer { name: String, known: Vec<String> },
     #[error("no backend \"{name}\"; there are: {}", .known.join(", "))]
     UnknownBackend { name: String, known: Vec<String> },
+    /// A version of a peer's program, without its path.
+    #[error("{program}: which program is this version? --program {program}=PATH says it")]
+    NoVersion { program: String },
     #[error("{file}: {source}")]
     Syntax { file: String, source: Box<serde_saphyr::Error> },
     /// `policies` is a word other than `any`.
@@ -124,11 +127,16 @@ pub enum ProcessError {
     Signal { pid: u32, source: io::Error },
 }
 
+/// Follows the status of a process.
+pub const NO_MEMORY: &str = ", and the kernel has killed a process because there was no memory left";
+
 /// A process that should run and has ended.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it ended with {status}; it printed: {said}")]
+#[error("it ended with {status}{}; it printed: {said}", if *.out_of_memory { NO_MEMORY } else { "" })]
 pub struct ProcessEnded {
     pub status: ExitStatus,
+    /// Meanwhile the kernel has killed processes because there was no memory left.
+    pub out_of_memory: bool,
     /// The last lines of its output.
     pub said: String,
 }

@@ -10,11 +10,12 @@ mod render;
 mod step;
 
 pub use self::{
-    error::{CommandError, InstallError, PeerError, ProcessEnded, ProcessError},
+    error::{CommandError, InstallError, NO_MEMORY, PeerError, ProcessEnded, ProcessError},
     install::{Installed, install, locate, provide},
     limited::{COMMAND_LIMIT, output_within},
     peer::{
-        ChangeRequest, InstallSource, PeerDefinition, PeerEvents, Policies, backend_names, names, read, read_backend,
+        ChangeRequest, InstallSource, PeerDefinition, PeerEvents, Policies, backend_names, is_version, names, read,
+        read_backend,
     },
     process::{Child, Readiness, send_signal, wait_until_listening},
     render::{BackendAddress, Inputs, RunCertificate, TemplateConsumer, TemplateRoute, credentials, hash, render},

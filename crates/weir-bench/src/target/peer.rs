@@ -172,8 +172,17 @@ fn folders(prefix: &str, file: &str) -> Vec<String> {
     library::list(prefix).into_iter().filter_map(name).collect()
 }
 
-/// Reads a peer by name.
-pub fn read(name: &str) -> Result<PeerDefinition, PeerError> {
+/// Separates the names of a peer and of a version of its program, as in `weir@old`.
+const OF_VERSION: char = '@';
+
+/// Whether a program is a version of a peer's, which only a path finds.
+pub fn is_version(program: &str) -> bool {
+    program.contains(OF_VERSION)
+}
+
+/// Reads a peer by its name, or by that of a version of its program.
+pub fn read(program: &str) -> Result<PeerDefinition, PeerError> {
+    let name = program.split(OF_VERSION).next().unwrap_or(program);
     read_from(format!("peers/{name}"), "peer.yaml", name)?
         .ok_or_else(|| PeerError::UnknownPeer { name: name.to_owned(), known: names() })
 }

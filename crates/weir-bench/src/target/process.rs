@@ -77,7 +77,7 @@ impl Child {
     pub fn ended(&mut self) -> Option<ProcessEnded> {
         match self.child.try_wait() {
             Ok(Some(status)) if self.stop.is_empty() || !status.success() => {
-                Some(ProcessEnded { status, said: self.last_words() })
+                Some(ProcessEnded { status, out_of_memory: false, said: self.last_words() })
             }
             _ => None,
         }

@@ -97,6 +97,10 @@ pub struct RowEvidence {
     pub corrected_p99_ms: Option<f64>,
     /// The duration of the measurement, in seconds.
     pub duration_s: Option<f64>,
+    /// The number of separate parts that this duration consists of, if the load had pauses.
+    pub turns: Option<u32>,
+    /// How far the first and the last interval of the measurement move its throughput, as a fraction of that of the others.
+    pub edges_move: Option<f64>,
     /// The time from the end of the measurement to the last response to a request that was sent in it, in seconds.
     pub drain_s: Option<f64>,
     /// The number of requests that the publication announces.
@@ -169,6 +173,10 @@ pub struct RowEvidence {
     pub out_of_ports: Option<u64>,
     /// The number of connections that were dropped because a listen queue was full.
     pub listen_overflows: Option<u64>,
+    /// Processes of the target that ended during the measurement, though the target as a whole went on.
+    pub processes_ended: u64,
+    /// Processes that the kernel killed during the measurement because there was no memory left.
+    pub oom_kills: u64,
     /// Lines that the target logged as errors.
     pub target_errors: Vec<String>,
     /// Substitutes: what the target uses in place of a feature that the row tests, in words.

@@ -56,7 +56,7 @@ pub struct LintVerdict {
 
 /// Rules about disturbances of the machine. A figure is the median of its runs, which does not change if fewer than
 /// half of them were disturbed; a single run that is unusable is `Invalid` whatever the others are.
-const OF_THE_MOMENT: [&str; 2] = ["stolen-cpu", "busy-machine"];
+const OF_THE_MOMENT: [&str; 3] = ["stolen-cpu", "busy-machine", "edges-count"];
 
 /// Reads a publication, YAML or JSON; `place` names it in errors.
 pub fn read(place: &str, text: &str) -> Result<Evidence, PublicationError> {

@@ -2,7 +2,7 @@
 
 use super::{Evidence, LatencyFrom, Machine, RowEvidence, measured};
 use crate::{
-    engine::{self, LoadPhase, RequestTemplate},
+    engine::{self, LoadPhase, LoadResult, RequestTemplate},
     result::{Cell, MachineRole, MeasuredRun, PacingKind, ProcessRole, ResultFile},
     scenario::ScenarioRow,
 };
@@ -88,6 +88,9 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
             histogram.as_hdr().clone_correct(interval).value_at_quantile(0.99) as f64 / 1e6
         }),
         duration_s: Some(run.measured_s()),
+        turns: u32::try_from(run.slices.len()).ok().filter(|turns| *turns > 0),
+        // A rate that is given has no edges, and one that changes has its own.
+        edges_move: (requests && !open && run.slices.is_empty()).then(|| edges_move(&run.load)).flatten(),
         drain_s: Some(run.load.drain_ns as f64 / 1e9),
         asked_count: run.plan.stop.count,
         sent: Some(total.due.saturating_sub(total.missed)),
@@ -112,6 +115,7 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
         upstream_connects: (requests
             && !direct
             && !carries_streams
+            && run.new_clients.is_none()
             && result.is_one_machine()
             && others_cpu.is_some_and(|share| share < 0.03))
         .then(|| run.upstream_connects())
@@ -142,6 +146,8 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
         steal_share,
         out_of_ports: Some(total.errors.local + run.load.connections.failed.local),
         listen_overflows: host.map(|(first, last)| last.listen_overflows - first.listen_overflows),
+        processes_ended: run.role(ProcessRole::Target).map(crate::result::Process::ended).sum(),
+        oom_kills: host.map_or(0, |(_, last)| last.oom_kills),
         target_errors: run.target_errors.clone(),
         stand_ins: result
             .stand_ins(&cell.row, &cell.target)
@@ -201,6 +207,23 @@ fn others(
     };
     let generator = cpus_used * elapsed;
     if all > 0.0 { ((busy - interrupts - ours - generator) / all).max(0.0) } else { 0.0 }
+}
+
+/// The fewest intervals of which the first and the last can be left out.
+const ENOUGH_INTERVALS: usize = 5;
+
+/// How far the first and the last interval of the measured part move its throughput.
+fn edges_move(load: &LoadResult) -> Option<f64> {
+    let measured = load.intervals.iter().filter(|interval| interval.phase == LoadPhase::Measured);
+    let intervals: Vec<(u64, u64)> =
+        measured.map(|interval| (interval.tally.completed, interval.length_ns)).filter(|(_, ns)| *ns > 0).collect();
+    let rate = |part: &[(u64, u64)]| {
+        let (completed, ns) = part.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        completed as f64 / ns as f64
+    };
+    let inner = intervals.get(1..intervals.len().checked_sub(1)?).filter(|_| intervals.len() >= ENOUGH_INTERVALS)?;
+    let without = rate(inner);
+    (without > 0.0).then(|| rate(&intervals) / without - 1.0)
 }
 
 /// The throughput of each whole interval of the measured part, starting once all answers belong to requests of the measured part:

@@ -20,10 +20,12 @@ pub(super) fn judge(row: &RowEvidence) -> Vec<LintVerdict> {
         let rule = "nothing-measured".to_owned();
         return vec![LintVerdict { rule, severity, subject: Some(row.name.clone()), words, runs: 1 }];
     }
-    let rules: [(&str, Rule); 28] = [
+    let rules: [(&str, Rule); 32] = [
         ("littles-law", little),
         ("in-flight-count", in_flight),
         ("impossible-count", impossible_count),
+        ("run-too-short", run_too_short),
+        ("edges-count", edges_count),
         ("unreachable-rate", unreachable_rate),
         ("workers-share", workers_share),
         ("generator-late", generator_late),
@@ -43,6 +45,8 @@ pub(super) fn judge(row: &RowEvidence) -> Vec<LintVerdict> {
         ("errors", errors),
         ("errors-without-failed-connections", errors_without_failed_connections),
         ("target-errors", target_errors),
+        ("processes-ended", processes_ended),
+        ("oom-kills", oom_kills),
         ("records-lost", records_lost),
         ("records-pending", records_pending),
         ("account-disagrees", account_disagrees),
@@ -124,6 +128,36 @@ fn impossible_count(row: &RowEvidence) -> RuleOutcome {
         );
         (Severity::Invalid, words)
     })
+}
+
+/// Above this share of the measured part, the mean latency makes its beginning and end count.
+const LONGEST_WAIT: f64 = 0.1;
+/// The most by which the first and the last interval may move a figure.
+const EDGES_MATTER: f64 = 0.03;
+
+fn run_too_short(row: &RowEvidence) -> RuleOutcome {
+    let (mean_ms, duration_s) = (row.mean_ms?, row.duration_s?);
+    let part_s = duration_s / f64::from(row.turns.unwrap_or(1).max(1));
+    let share = mean_ms / 1e3 / part_s;
+    (share > LONGEST_WAIT && !row.backend_limits && !row.events).then(|| {
+        let words = format!(
+            "a request takes {:.0} % of a measurement of {part_s:.1} s on average, so its beginning and end, when fewer requests \
+             are answered, are a part of the figure; measure for {:.0} s or longer",
+            share * 100.0,
+            (mean_ms / 1e3 / LONGEST_WAIT).ceil()
+        );
+        (Severity::Warning, words)
+    })
+}
+
+fn edges_count(row: &RowEvidence) -> RuleOutcome {
+    let moved = row.edges_move.filter(|moved| moved.abs() > EDGES_MATTER && !row.backend_limits && !row.events)?;
+    let words = format!(
+        "the first and the last interval {} the throughput by {:.1} %: measure for longer, or with a longer warm-up",
+        if moved > 0.0 { "raise" } else { "lower" },
+        moved.abs() * 100.0
+    );
+    Some((Severity::Warning, words))
 }
 
 fn unreachable_rate(row: &RowEvidence) -> RuleOutcome {
@@ -428,6 +462,24 @@ fn target_errors(row: &RowEvidence) -> RuleOutcome {
     let first = row.target_errors.first()?;
     let words = format!("the target logged {} errors, the first: {first}", row.target_errors.len());
     Some((Severity::Warning, words))
+}
+
+fn processes_ended(row: &RowEvidence) -> RuleOutcome {
+    // A reload replaces processes.
+    let count = Some(row.processes_ended).filter(|count| *count > 0 && !row.events)?;
+    let words = format!(
+        "{count} processes of the target ended during the measurement, by a crash or because others replaced them: their \
+         connections were closed, and new processes begin with empty caches"
+    );
+    Some((Severity::Warning, words))
+}
+
+fn oom_kills(row: &RowEvidence) -> RuleOutcome {
+    let words = format!(
+        "the kernel killed {} processes during the measurement, because the machine or the target's group had no memory left",
+        row.oom_kills
+    );
+    (row.oom_kills > 0).then_some((Severity::Invalid, words))
 }
 
 fn records_lost(row: &RowEvidence) -> RuleOutcome {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::{
     engine::{LoadPlan, LoadResult},
     manifest::{LogicalCpu, Manifest},
-    result::{Configuration, HostSample, Process},
+    result::{Configuration, HostSample, MemoryKinds, Process},
     scenario::BackendSettings,
     target::{BackendAddress, Inputs},
 };
@@ -168,6 +168,7 @@ pub(in crate::run) struct TargetState {
     pub errors: Vec<String>,
     pub open_files: Option<u64>,
     pub rss_bytes: u64,
+    pub memory: Option<MemoryKinds>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

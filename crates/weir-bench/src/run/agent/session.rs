@@ -143,10 +143,9 @@ impl AgentSession {
 
     /// A program of the list. What is not in it is not started for another machine: with Weir as a target, a configuration could
     /// read and write the files of the agent's user as well.
-    fn located(&self, peer: &PeerDefinition) -> Result<Installed, String> {
-        let name = &peer.name;
+    fn located(&self, peer: &PeerDefinition, name: &str) -> Result<Installed, String> {
         let given = self.settings.programs.get(name).map(PathBuf::as_path);
-        if given.is_none() && self.settings.only_listed {
+        if given.is_none() && (self.settings.only_listed || target::is_version(name)) {
             return Err(format!("{name} is not in the list of the agent; its owner adds it by --program {name}=PATH"));
         }
         target::locate(peer, given, &self.settings.cache).map_err(|error| error.to_string())
@@ -157,13 +156,13 @@ impl AgentSession {
         if peer.direct {
             return Err(format!("{name} has no program"));
         }
-        let installed = self.located(&peer)?;
+        let installed = self.located(&peer, name)?;
         Ok((peer, installed))
     }
 
     fn found_backend(&self, name: &str) -> Result<(PeerDefinition, Installed), String> {
         let peer = target::read_backend(name, &self.settings.cache).map_err(|error| error.to_string())?;
-        let installed = self.located(&peer)?;
+        let installed = self.located(&peer, name)?;
         Ok((peer, installed))
     }
 

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     result::{Configuration, ProcessRole},
-    sample::{WatchedProcess, open_files_limit, rss_bytes},
+    sample::{WatchedProcess, memory_kinds, open_files_limit, rss_bytes},
     target::{Child, Inputs, Installed, PeerDefinition, Readiness, wait_until_listening},
 };
 
@@ -108,6 +108,7 @@ impl SessionTarget {
             errors: self.log.new_errors(&self.peer),
             open_files: open_files_limit(&pids),
             rss_bytes: rss_bytes(&pids),
+            memory: memory_kinds(&pids),
         }
     }
 

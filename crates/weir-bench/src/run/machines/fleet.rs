@@ -114,7 +114,8 @@ impl Fleet {
         let session = |address| AgentSession::new(own_settings(options), address, None);
         let (near, machine) = AgentLink::here(HERE, session(namespace.near), None)?;
         let near = FleetMachine { link: Arc::new(near), machine, roles: Vec::new() };
-        let (far, machine) = AgentLink::here(BEHIND, session(namespace.far), Some(namespace.file()?))?;
+        let (far, mut machine) = AgentLink::here(BEHIND, session(namespace.far), Some(namespace.file()?))?;
+        machine.manifest.versions.insert("network".to_owned(), namespace.by().to_owned());
         let far = FleetMachine { link: Arc::new(far), machine, roles: Vec::new() };
         Ok(Fleet::of(vec![near, far], Some(namespace), (&[HERE], BEHIND, BEHIND)))
     }

@@ -5,6 +5,7 @@ mod fleet;
 mod measure;
 mod namespace;
 mod refusal;
+mod relay;
 mod row;
 mod shares;
 

@@ -1,4 +1,4 @@
-//! A network namespace with a link to this one that delays and loses packets.
+//! A network namespace with a link to this one that delays and loses packets: by netem, or in this process where the kernel has none.
 
 use std::{
     fs::{self, File},
@@ -12,7 +12,10 @@ use std::{
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::super::machine_error::NetworkError;
+use super::{
+    super::machine_error::NetworkError,
+    relay::{PacketRelay, tun},
+};
 use crate::scenario::NetworkSettings;
 
 /// The range of addresses for benchmarks, 198.18.0.0/15 (RFC 2544 appendix C.2.2), and the number of networks of four in it.
@@ -24,12 +27,16 @@ const LIMIT: Duration = Duration::from_secs(10);
 const MORE_PATHS: &str = "/usr/sbin:/sbin";
 /// The queue of the link, in packets: enough for a fast link with a long delay.
 const QUEUE: &str = "100000";
+/// The queue of a TUN device, in packets.
+const DEVICE_QUEUE: &str = "10000";
 
 /// A namespace, which ends with this value, and the link with it.
 pub(super) struct NetworkNamespace {
     /// It keeps the namespace alive until its standard input is closed, at the latest when this process ends.
     holder: Child,
     file: File,
+    /// The link, if the kernel has no netem.
+    relay: Option<PacketRelay>,
     /// The address of the end of the link that is not in it, and of the one that is.
     pub near: Ipv4Addr,
     pub far: Ipv4Addr,
@@ -39,8 +46,12 @@ impl NetworkNamespace {
     pub(super) fn new(settings: &NetworkSettings) -> Result<NetworkNamespace, NetworkError> {
         let delay = settings.delay().map_err(NetworkError)?;
         let loss = settings.loss_percent().map_err(NetworkError)?;
-        let namespace = NetworkNamespace::hold()?;
+        let mut namespace = NetworkNamespace::hold()?;
         let link = format!("lab{}", std::process::id());
+        if !namespace.has_netem()? {
+            namespace.relay = Some(namespace.relay(&link, delay, loss)?);
+            return Ok(namespace);
+        }
         let there = format!("/proc/{}/ns/net", namespace.holder.id());
         run(&format!("ip link add {link} type veth peer name {link} netns {there}"))?;
         let delayed =
@@ -56,6 +67,37 @@ impl NetworkNamespace {
             side(namespace.far)
         })?;
         Ok(namespace)
+    }
+
+    /// Whether the kernel delays packets itself.
+    fn has_netem(&self) -> Result<bool, NetworkError> {
+        match self.within(|| run("tc qdisc add dev lo root netem").and_then(|()| run("tc qdisc del dev lo root"))) {
+            Ok(()) => Ok(true),
+            Err(error) if error.0.contains("unknown") => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What delays the packets, for the result.
+    pub(super) fn by(&self) -> &'static str {
+        if self.relay.is_some() { "relay of the lab over TUN devices" } else { "netem" }
+    }
+
+    /// A link without netem.
+    fn relay(&self, link: &str, delay: Duration, loss: f64) -> Result<PacketRelay, NetworkError> {
+        let wrong = |error: io::Error| NetworkError(format!("/dev/net/tun: {error}; and the kernel has no netem"));
+        let side = |address: Ipv4Addr| {
+            let device = tun(link).map_err(wrong)?;
+            run(&format!("ip address add {address}/30 dev {link}"))?;
+            run(&format!("ip link set {link} txqueuelen {DEVICE_QUEUE} up"))?;
+            Ok(device)
+        };
+        let near = side(self.near)?;
+        let far = self.within(|| {
+            run("ip link set lo up")?;
+            side(self.far)
+        })?;
+        PacketRelay::new([near, far], delay, loss).map_err(wrong)
     }
 
     fn hold() -> Result<NetworkNamespace, NetworkError> {
@@ -79,7 +121,7 @@ impl NetworkNamespace {
         // Runs side by side have other networks.
         let network = FIRST_ADDRESS.to_bits() + std::process::id() % NETWORKS * 4;
         let end = |number: u32| Ipv4Addr::from_bits(network + number);
-        Ok(NetworkNamespace { holder, file, near: end(1), far: end(2) })
+        Ok(NetworkNamespace { holder, file, relay: None, near: end(1), far: end(2) })
     }
 
     /// The namespace as a file, to enter it.
@@ -117,10 +159,5 @@ fn run(line: &str) -> Result<(), NetworkError> {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    let hint = if line.contains(" netem ") && said.contains("unknown") {
-        "; the kernel needs netem (the module sch_netem, in Debian's package linux-modules or linux-image)"
-    } else {
-        ""
-    };
-    Err(NetworkError(format!("{line}: {said}{hint}")))
+    Err(NetworkError(format!("{line}: {said}")))
 }

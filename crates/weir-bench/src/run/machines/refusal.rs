@@ -1,13 +1,19 @@
 //! What a run on several machines does not do.
 
 use super::super::machine_error::MachinesRefusal;
+use crate::run::RunOptions;
 use crate::scenario::{Scenario, ScenarioRow, Speak};
 
 impl MachinesRefusal {
     /// The first thing in a scenario, or in the options of the run, that needs one machine.
-    pub(in crate::run) fn of(scenario: &Scenario, valgrind: bool) -> Option<MachinesRefusal> {
+    pub(in crate::run) fn of(scenario: &Scenario, options: &RunOptions) -> Option<MachinesRefusal> {
+        MachinesRefusal::first(scenario, options.valgrind, options.flame_graph)
+    }
+
+    fn first(scenario: &Scenario, valgrind: bool, flame_graph: bool) -> Option<MachinesRefusal> {
         let claims = [
             (valgrind, "counted instructions (--valgrind)"),
+            (flame_graph, "samples of stacks (--flame-graph)"),
             (scenario.method.slices > 1, "turns of targets (method.slices)"),
             (!scenario.searches.is_empty(), "searches"),
             (scenario.load.processes > 1, "generator processes (load.processes)"),
@@ -20,6 +26,7 @@ impl MachinesRefusal {
 pub(in crate::run) fn refusal(row: &ScenarioRow, generators: usize) -> Option<String> {
     let what = match row {
         _ if !row.events.is_empty() => "events",
+        _ if row.new_clients.is_some() => "clients that connect at once",
         _ if row.route_changes_per_s.is_some() => "changes of routes",
         _ if row.fan_out.is_some() || matches!(row.speak, Speak::WebSub { .. }) => "deliveries of a hub",
         _ if ["{store}", "{syslog_port}", "{service:"].iter().any(|name| row.names(name)) => {
@@ -48,11 +55,11 @@ mod tests {
     #[test]
     fn a_scenario_that_needs_one_machine_is_refused_by_name() {
         let plain = parsed("", "routes: 1");
-        assert!(MachinesRefusal::of(&plain, false).is_none() && refusal(&plain.rows[0], 2).is_none());
-        let error = MachinesRefusal::of(&plain, true).unwrap().to_string();
+        assert!(MachinesRefusal::first(&plain, false, false).is_none() && refusal(&plain.rows[0], 2).is_none());
+        let error = MachinesRefusal::first(&plain, true, false).unwrap().to_string();
         assert!(error.contains("--valgrind"), "{error}");
         let turns = parsed("method: {slices: 2},", "routes: 1");
-        assert!(MachinesRefusal::of(&turns, false).unwrap().to_string().contains("method.slices"));
+        assert!(MachinesRefusal::first(&turns, false, false).unwrap().to_string().contains("method.slices"));
         let of_row = |row: &str| refusal(&parsed("", row).rows[0], 2).unwrap_or_default();
         assert!(of_row("events: [{at_s: 1, action: kill_backend}]").contains("no events"));
         assert!(of_row("policies: {syslog: {host: a, port: '{syslog_port}'}}").contains("stores and services"));

@@ -18,7 +18,7 @@ use crate::{
             AgentAnswer, AgentLink, AgentRequest, BackendOrder, RUN_DIRECTORY, TargetOrder, TargetState, portable,
         },
         backend::RunningBackends,
-        cell::{Setting, leave_out_details},
+        cell::{Setting, leave_out_details, without_paths},
         machine_error::LinkError,
         not_started::StartFailureKind,
         plan::{self, CellGroup, LoadDestination},
@@ -26,7 +26,7 @@ use crate::{
         record,
     },
     scenario::ScenarioRow,
-    target::{BackendAddress, PeerDefinition},
+    target::{BackendAddress, NO_MEMORY},
 };
 
 /// Pause between the load and the second reading of memory.
@@ -126,7 +126,7 @@ impl Lab<'_> {
                 LoadDestination { address, tls: backend.tls, authority: authority(backend.tls), events: None }
             }
             false => {
-                let order = self.order_of(group, (row, peer), (workers, pinning), backend)?;
+                let order = self.order_of(group, row, (workers, pinning), backend)?;
                 let (port, configuration) = match ask_to_start(fleet.gateway(), order)? {
                     Ok(started) => started,
                     Err((not_started, configuration)) => {
@@ -170,7 +170,7 @@ impl Lab<'_> {
     fn order_of(
         &self,
         group: &CellGroup,
-        (row, peer): (&ScenarioRow, &PeerDefinition),
+        row: &ScenarioRow,
         (workers, pinning): (u32, &FleetPinning),
         backend: &RunningBackends,
     ) -> Result<TargetOrder, RunError> {
@@ -187,7 +187,12 @@ impl Lab<'_> {
             services: Default::default(),
         };
         let inputs = setting.inputs(backend, Path::new(RUN_DIRECTORY), 0, highest)?;
-        Ok(TargetOrder { peer: peer.name.clone(), row: row.name.clone(), inputs, cpus: pinning.target.clone() })
+        Ok(TargetOrder {
+            peer: setting.variant.peer.clone(),
+            row: row.name.clone(),
+            inputs,
+            cpus: pinning.target.clone(),
+        })
     }
 
     /// All levels of a started target. A target that ends has no further levels.
@@ -210,7 +215,10 @@ impl Lab<'_> {
             }
             let ended = if target.is_direct { None } else { target.state()?.ended };
             self.bar.inc(1);
-            if let Some(reason) = ended {
+            if let Some(mut reason) = ended {
+                if run.host.last().is_some_and(|sample| sample.oom_kills > 0) {
+                    reason.push_str(NO_MEMORY);
+                }
                 for level in &group.levels[index..] {
                     self.cell(group, *level, |cell| cell.fail(reason.clone()));
                 }
@@ -234,7 +242,7 @@ impl Lab<'_> {
     ) -> Result<(MeasuredRun, Option<LinkError>), RunError> {
         let SpreadTarget { fleet, row, destination, pinning, .. } = target;
         let seed = self.options.seed ^ u64::from(repeat);
-        let mut plan = plan::load(self.scenario, row, level, destination, &target.one_generator(), seed);
+        let plan = plan::load(self.scenario, row, level, destination, &target.one_generator(), seed);
         let times = SampleTimes {
             warm_up: Duration::from_millis(plan.warm_up_ms),
             interval: sample_interval(self.scenario.method.measured_s),
@@ -257,16 +265,15 @@ impl Lab<'_> {
         let SpreadLoad { mut load, generators, processes, host, lost } = spread;
         let state = if target.is_direct { TargetState::default() } else { target.state()? };
         thread::sleep(SETTLE);
-        let settled = if target.is_direct { None } else { Some(target.state()?.rss_bytes) };
+        let settled = if target.is_direct { None } else { Some(target.state()?) };
         leave_out_details(&mut load, row);
-        plan.tls.ca_file = plan.tls.ca_file.as_deref().and_then(Path::file_name).map(Into::into);
         let run = MeasuredRun {
             repeat,
             order,
             started_at,
             generator_cpus: generators.iter().flat_map(|share| share.cpus.clone()).collect(),
             generators,
-            plan,
+            plan: without_paths(plan),
             load,
             slices: Vec::new(),
             processes,
@@ -277,9 +284,12 @@ impl Lab<'_> {
             records: None,
             route_changes: None,
             fan_out: None,
+            new_clients: None,
             rss_before_bytes: target.fresh_bytes,
             target_files: state.open_files,
-            rss_after_bytes: settled,
+            rss_after_bytes: settled.as_ref().map(|state| state.rss_bytes),
+            memory_after: settled.and_then(|state| state.memory),
+            stacks: Default::default(),
         };
         Ok((run, lost))
     }
