@@ -56,8 +56,26 @@ pub(crate) async fn serve(worker: Rc<Worker>, share: QuicShare, service: Rc<Serv
     let index = worker.index();
     let socket = share.group.sockets[share.group.own.base + index].try_clone().and_then(QuicSocket::new);
     match socket {
-        Ok(socket) => drive(worker, Box::new(socket), share, service, most).await,
+        Ok(socket) => {
+            if index == 0 {
+                tell_receive_buffer(&socket);
+            }
+            drive(worker, Box::new(socket), share, service, most).await;
+        }
         Err(error) => tracing::error!("worker {index}: a socket of HTTP/3 cannot be used: {error}"),
+    }
+}
+
+/// Says in the log if the kernel keeps fewer datagrams than Weir asks for.
+fn tell_receive_buffer(socket: &QuicSocket) {
+    let (has, wanted) = socket.receive_buffer();
+    if has < wanted {
+        let [has, wanted] = [has, wanted].map(|bytes| bytes / 1024);
+        tracing::warn!(
+            "{}: HTTP/3 has a receive buffer of {has} KiB for each worker, and not of {wanted}: datagrams are lost under load; \
+             raise net.core.rmem_max",
+            socket.local_addr()
+        );
     }
 }
 
