@@ -231,6 +231,29 @@ fn a_connection_of_a_named_client_is_traced() {
 }
 
 #[test]
+fn traces_stay_in_the_directory_that_the_node_started_with() {
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    let [first, second] = [TempDir::new(), TempDir::new()];
+    let settings =
+        |directory: &TempDir| format!("data_dir: {}\nhttp3_qlog: [\"127.0.0.0/8\"]\n", directory.path().display());
+    let served = serve(&origin, &settings(&first));
+    let identity = served.authority.identity(&[NAME]);
+    for count in 1..=2 {
+        run(async {
+            let (mut sender, quic) = client(&served.authority, served.gateway.tls_addr()).await;
+            assert_eq!(ask(&mut sender, request("GET", "/")).await.1, b"ok");
+            quic.close(VarInt::from_u32(0x100), b"");
+            let is_written = || traces(&first).iter().filter(|it| is_whole(it)).count() == count;
+            weir_testkit::eventually("the trace is written", DEADLINE, is_written);
+        });
+        // Where a node keeps its files takes effect at its next start, as the reload says.
+        served.gateway.rewrite(&file(&identity, &origin, &settings(&second)));
+    }
+    assert!(traces(&second).is_empty());
+    assert!(served.gateway.stderr().contains("data_dir"), "{}", served.gateway.stderr());
+}
+
+#[test]
 fn a_client_that_sends_no_request_is_closed_in_time() {
     let origin = Origin::serving(|_| Answer::ok("ok"));
     let served = serve(&origin, "client_first_byte_timeout: 1s\n");

@@ -4,10 +4,28 @@ use std::cell::Cell;
 
 use bytes::{Buf, Bytes};
 use http::HeaderMap;
-use weir_testkit::{Answer, DEADLINE, Gate, Origin, Reading, eventually};
+use weir_testkit::{Answer, Client, DEADLINE, Gate, Origin, Reading, TlsClient, eventually};
 
-use crate::client::{Stream, ask, client, request, rest, run};
+use crate::client::{NAME, Stream, ask, client, request, rest, run};
 use crate::{serve, with_workers};
+
+#[test]
+fn a_variable_names_the_group_of_the_key_exchange_over_any_protocol() {
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    let rule =
+        "global_rules: [{ id: curve, plugins: { proxy-rewrite: { headers: { set: { X-Curve: $ssl_curve } } } } }]\n";
+    let served = serve(&origin, rule);
+    run(async {
+        let (mut sender, _quic) = client(&served.authority, served.gateway.tls_addr()).await;
+        assert_eq!(ask(&mut sender, request("GET", "/")).await.0.status(), 200);
+    });
+    let tls = TlsClient::trusting(&served.authority);
+    let mut over_tcp = Client::connect_tls(served.gateway.tls_addr(), &tls, NAME).expect("it is served");
+    let answer = over_tcp.ask(format!("GET / HTTP/1.1\r\nHost: {NAME}\r\n\r\n")).expect("an answer");
+    assert_eq!(answer.status, 200);
+    let raw = origin.raw_text().to_ascii_lowercase();
+    assert_eq!(raw.matches("x-curve: x25519mlkem768\r\n").count(), 2, "{raw}");
+}
 
 #[test]
 fn a_request_is_forwarded_and_answered_with_one_worker_and_with_two() {

@@ -1,6 +1,6 @@
 //! F17: there are more clients than descriptors.
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
@@ -105,6 +105,54 @@ fn a_flood_of_datagrams_leaves_descriptors_to_connections() {
     }
     let grown = gateway.rss().saturating_sub(before);
     assert!(grown < 16 << 20, "{grown} bytes for {sessions} sessions and 50 connections");
+}
+
+#[test]
+fn a_session_in_use_lasts_through_a_flood_of_forged_addresses() {
+    let directory = TempDir::new();
+    let echo = UdpSocket::bind("127.0.0.1:0").expect("loopback has a free port");
+    let endpoint = echo.local_addr().expect("it is bound");
+    thread::spawn(move || {
+        let mut buffer = [0; 2_000];
+        while let Ok((length, from)) = echo.recv_from(&mut buffer) {
+            // To forged addresses alone nothing is answered.
+            if length < 100 {
+                let _ = echo.send_to(&buffer[..length], from);
+            }
+        }
+    });
+    let text = format!(
+        "listen: [\"127.0.0.1:0\", {{ address: \"127.0.0.1:0\", protocol: udp }}]
+stream_routes: [{{ id: s, upstream: {{ scheme: udp, nodes: {{ \"{endpoint}\": 1 }} }} }}]\n"
+    );
+    let gateway = limited(&directory, 300, &text);
+    let flooded = gateway.addrs_of("udp")[0];
+    let served = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    served.connect(flooded).expect("an address");
+    served.set_read_timeout(Some(DEADLINE)).expect("an option");
+    let ask = |text: &[u8]| {
+        let mut answer = [0; 100];
+        served.send(text).expect("sent");
+        let length = served.recv(&mut answer).expect("an answer");
+        assert_eq!(&answer[..length], text);
+    };
+    ask(b"before");
+    let before = gateway.rss();
+    for number in 0..3_000_u16 {
+        let [high, low] = number.to_be_bytes();
+        let forged = UdpSocket::bind(SocketAddr::from(([127, 1, high, low], 0))).expect("127.0.0.0/8 is this machine");
+        forged.send_to(&[0; 1_000], flooded).expect("sent");
+        if number % 20 == 0 {
+            ask(b"meanwhile");
+        }
+    }
+    ask(b"after");
+    let metrics = gateway.metrics();
+    let dropped = metrics.sum("weir_stream_datagrams_dropped_total", &["cause=\"sessions_full\""]);
+    let sessions = metrics.sum("weir_streams", &[]) as usize;
+    assert!(dropped >= 100.0 && sessions <= 75, "{sessions} sessions, {dropped} datagrams dropped");
+    let grown = gateway.rss().saturating_sub(before);
+    assert!(grown < 16 << 20, "{grown} bytes for {sessions} sessions");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What a stream may hold: time, memory, and places at an endpoint.
 
 use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use weir_testkit::{DEADLINE, Gate, eventually};
@@ -31,6 +32,30 @@ fn the_timeout_of_an_upstream_is_the_idle_time() {
     let mut client = connect(addr);
     expect(&mut client, "hello\n");
     assert!(rest(&mut client).is_err(), "it was reset");
+}
+
+/// What the kernel waits for on the socket that is connected to `peer`, as /proc/net/tcp has it: `02` is the next keep-alive probe.
+fn timer_of_socket_to(peer: SocketAddr) -> Option<String> {
+    let sockets = std::fs::read_to_string("/proc/net/tcp").expect("it is mounted");
+    let SocketAddr::V4(peer) = peer else { panic!("the endpoint is on IPv4") };
+    let peer = format!("{:08X}:{:04X}", u32::from_ne_bytes(peer.ip().octets()), peer.port());
+    let mut lines = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let line = lines.find(|fields| fields[2] == peer && fields[3] == "01")?;
+    Some(line[5].split(':').next()?.to_owned())
+}
+
+#[test]
+fn the_kernel_watches_the_endpoint_of_a_stream_that_lasts() {
+    let endpoint = Endpoint::echo("");
+    let (_gateway, addr) = start(&upstream(&[endpoint.node()]));
+    let mut client = connect(addr);
+    ping(&mut client, "x");
+    assert_eq!(timer_of_socket_to(endpoint.addr).as_deref(), Some("00"), "most streams end before it would matter");
+    // Nothing moves on the stream meanwhile: its timer alone begins it, in the tenth second.
+    eventually("the kernel watches it", DEADLINE + Duration::from_secs(10), || {
+        timer_of_socket_to(endpoint.addr).as_deref() == Some("02")
+    });
+    ping(&mut client, "y");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, ServerConnection, StreamOwned};
-use weir_testkit::{Authority, DEADLINE, Identity, TlsClient, TlsServer, eventually, free_port};
+use weir_testkit::{Authority, DEADLINE, Gate, Identity, TlsClient, TlsServer, eventually, free_port};
 
 use crate::peers::{Endpoint, connect, expect, ping, rest};
 use crate::weir;
@@ -99,6 +99,58 @@ fn the_endpoint_is_reached_over_tls() {
     let mut client = connect(gateway.addrs_of("tcp")[0]);
     expect(&mut client, "a.test\n");
     ping(&mut client, "plain here\n");
+}
+
+/// Over TLS, an end without its closing alert may be forged.
+#[test]
+fn a_client_with_tls_is_told_the_end_by_tls_if_both_sides_have_closed() {
+    let gate = Gate::new();
+    let held = gate.clone();
+    let endpoint = Endpoint::new(move |mut stream| {
+        let got = rest(&mut stream).expect("a clean end");
+        stream.write_all(got.to_uppercase().as_bytes()).expect("the client still reads");
+        held.wait();
+    });
+    let file = listen("tls: true") + &certificate(&["a.test"]) + "stream_routes:\n" + &route("a", "", "tcp", &endpoint);
+    let gateway = weir().start(&file);
+    let mut client = tls(gateway.addrs_of("tls")[0], "a.test", &trusting());
+    client.write_all(b"all of it").expect("sent");
+    client.conn.send_close_notify();
+    client.flush().expect("sent");
+    expect(&mut client, "ALL OF IT");
+    // The end comes alone.
+    gate.open();
+    assert_eq!(rest(&mut client).expect("the closing alert came"), "");
+}
+
+#[test]
+fn an_endpoint_with_tls_is_told_the_end_by_tls_if_both_sides_have_closed() {
+    let (sender, received) = std::sync::mpsc::channel();
+    let server = TlsServer::new(&Authority::of_tests().identity(&["a.test"]));
+    let config = Arc::clone(server.config());
+    let endpoint = Endpoint::new(move |tcp| {
+        let session = ServerConnection::new(Arc::clone(&config)).expect("a session");
+        let mut stream = StreamOwned::new(session, tcp);
+        stream.write_all(b"bye").expect("sent");
+        stream.conn.send_close_notify();
+        stream.flush().expect("sent");
+        let mut got = [0; 12];
+        let first = stream.read_exact(&mut got).map(|()| String::from_utf8_lossy(&got).into_owned());
+        sender.send(first).expect("the test waits");
+        sender.send(rest(&mut stream)).expect("the test waits");
+    });
+    let gateway = weir().start(&format!(
+        "listen: [{{ address: \"127.0.0.1:0\", protocol: tcp }}]\nstream_routes:\n{}",
+        route("a", "", "tls", &endpoint)
+    ));
+    let mut client = connect(gateway.addrs_of("tcp")[0]);
+    assert_eq!(rest(&mut client).expect("a clean end"), "bye");
+    client.write_all(b"and the rest").expect("sent");
+    let next = || received.recv_timeout(DEADLINE).expect("it came");
+    assert_eq!(next().expect("bytes"), "and the rest");
+    // The end comes alone.
+    drop(client);
+    assert_eq!(next().expect("the closing alert came"), "");
 }
 
 #[test]

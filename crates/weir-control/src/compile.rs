@@ -21,7 +21,7 @@ mod spiffe;
 mod upstreams;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use weir_client::HttpClient;
 use weir_gateway::snapshot::{Certificates, ClientSettings, Snapshot};
@@ -29,7 +29,7 @@ use weir_plugin::{ExchangePhase, Expression, Registry};
 
 use crate::acme::{AcmeTerms, Challenges};
 use crate::data_directory::data_directory;
-use crate::document::{Challenge, CompleteDocument, Document, NameQuery, Reference, ResourceOrigin};
+use crate::document::{Challenge, CompleteDocument, Document, NameQuery, NodeSettings, Reference, ResourceOrigin};
 use crate::hubs::{HubTerms, Hubs};
 use crate::text::diagnostic::{Diagnostic, FaultCause, Faults};
 use crate::text::read::join;
@@ -85,6 +85,8 @@ pub(crate) struct NodeServices {
     /// The responses to ACME challenges of open orders.
     pub(crate) challenges: Arc<Challenges>,
     pub(crate) hubs: Arc<Hubs>,
+    /// The settings that the node started with, some of which cannot change later; empty before the first publication.
+    pub(crate) started_with: Arc<OnceLock<Arc<NodeSettings>>>,
 }
 
 /// Like [`compile`], for a node with its services.
@@ -240,10 +242,14 @@ impl<'a> Compiler<'a> {
     }
 
     fn clients(&self) -> ClientSettings {
-        let settings = &self.document.settings;
-        let mut clients = settings.clients.clone();
-        clients.traced.directory = data_directory(settings, &self.document.beside.directory).join("qlog");
+        let mut clients = self.document.settings.clients.clone();
+        clients.traced.directory = data_directory(self.lasting(), &self.document.beside.directory).join("qlog");
         clients
+    }
+
+    /// The settings to read what a running node does not change, such as where its files are.
+    fn lasting(&self) -> &NodeSettings {
+        self.node.started_with.get().map_or(&self.document.settings, |settings| settings)
     }
 
     /// Adds what answers the challenges of an authority.

@@ -132,17 +132,11 @@ pub struct Publisher {
     node: NodeServices,
     status: ArcSwap<ConfigStatus>,
     /// Held during a publication, so that revisions arrive in order.
-    state: Mutex<PublisherState>,
+    order: Mutex<()>,
     /// `None` before the first publication.
     running: ArcSwapOption<RunningConfiguration>,
     /// Held only to copy it: documents are also compiled beside publications.
     served: Mutex<ServedParts>,
-}
-
-#[derive(Default)]
-struct PublisherState {
-    /// The settings at the start of the node: some of them cannot change later.
-    started_with: Option<Arc<NodeSettings>>,
 }
 
 /// What a document is compiled against.
@@ -180,7 +174,7 @@ impl Publisher {
             node: NodeServices::default(),
             status,
             running: ArcSwapOption::empty(),
-            state: Mutex::default(),
+            order: Mutex::default(),
             served: Mutex::default(),
         }
     }
@@ -219,9 +213,9 @@ impl Publisher {
         hash: String,
         warnings: Vec<Diagnostic>,
     ) -> Result<Publication, Arc<[Diagnostic]>> {
-        let mut state = self.lock();
-        let published = self.attempt(&mut state, document, hash, (warnings, &|warning| warning), None);
-        published.map_err(|diagnostics| self.refuse_while(&state, diagnostics))
+        let order = self.lock();
+        let published = self.attempt(&order, document, hash, (warnings, &|warning| warning), None);
+        published.map_err(|diagnostics| self.refuse_while(&order, diagnostics))
     }
 
     /// Like [`Publisher::publish`], but problems are only returned, and the warnings of the document are shown as `named` writes
@@ -237,7 +231,7 @@ impl Publisher {
         warnings: (Vec<Diagnostic>, &NamedFinding<'_>),
         commit: Option<&mut Commit<'_>>,
     ) -> Result<Publication, Vec<Diagnostic>> {
-        self.attempt(&mut self.lock(), document, hash, warnings, commit)
+        self.attempt(&self.lock(), document, hash, warnings, commit)
     }
 
     /// Compiles a document that is not published, and does not wait for one that is. Returns how it would handle these requests;
@@ -273,7 +267,7 @@ impl Publisher {
 
     fn attempt(
         &self,
-        state: &mut PublisherState,
+        _order: &MutexGuard<'_, ()>,
         document: &CompleteDocument,
         hash: String,
         (warnings, named): (Vec<Diagnostic>, &NamedFinding<'_>),
@@ -287,7 +281,7 @@ impl Publisher {
         let committed = commit.map_or(Ok(None), |commit| commit())?;
         snapshot.revision = status.revision + 1;
         let settings = Arc::new(document.settings.clone());
-        let started_with = state.started_with.get_or_insert_with(|| settings.clone());
+        let started_with = self.node.started_with.get_or_init(|| Arc::clone(&settings));
         let of_document = of_compiler.into_iter().map(named);
         let all = warnings.into_iter().chain(of_document).chain(unchangeable(document, started_with));
         let publication = Publication {
@@ -353,14 +347,14 @@ impl Publisher {
         }
     }
 
-    fn refuse_while(&self, order: &MutexGuard<'_, PublisherState>, diagnostics: Vec<Diagnostic>) -> Arc<[Diagnostic]> {
+    fn refuse_while(&self, order: &MutexGuard<'_, ()>, diagnostics: Vec<Diagnostic>) -> Arc<[Diagnostic]> {
         let diagnostics: Arc<[Diagnostic]> = diagnostics.into();
         self.subscriber.refused(&diagnostics);
         self.set_last_error(order, diagnostics.clone());
         diagnostics
     }
 
-    fn set_last_error(&self, _order: &MutexGuard<'_, PublisherState>, diagnostics: Arc<[Diagnostic]>) {
+    fn set_last_error(&self, _order: &MutexGuard<'_, ()>, diagnostics: Arc<[Diagnostic]>) {
         let status = self.status();
         self.status.store(Arc::new(ConfigStatus {
             reloads_failed: status.reloads_failed + u64::from(status.revision > 0),
@@ -373,9 +367,9 @@ impl Publisher {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lock is poisoned if a subscriber has panicked; the state is consistent at any time.
-    fn lock(&self) -> MutexGuard<'_, PublisherState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The lock is poisoned if a subscriber has panicked, which changes nothing for the next publication.
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

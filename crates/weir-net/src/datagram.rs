@@ -6,11 +6,14 @@
     reason = "batches of datagrams with their addresses are received and sent by calls of the system"
 )]
 
+use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr;
+use std::task::{Context, Poll, ready};
 
 use socket2::{SockAddr, SockAddrStorage};
 use tokio::io::Interest;
@@ -18,8 +21,9 @@ use tokio::net::UdpSocket;
 
 /// The largest datagram that UDP can carry.
 pub const LARGEST_DATAGRAM: usize = 65_535;
-/// The most datagrams received by one system call.
+/// The most datagrams of clients that are received by one system call, and the most answers of one endpoint.
 const BATCH: usize = 16;
+const ANSWERS: usize = 4;
 /// Bytes for the address that a datagram was sent to: a header of 16 bytes, and at most 20 of `in6_pktinfo`, aligned.
 const CONTROL_BYTES: usize = 64;
 
@@ -30,6 +34,8 @@ pub struct DatagramSocket {
     local: SocketAddr,
     /// Whether datagrams may come to different addresses.
     is_everywhere: bool,
+    /// For what endpoints answer.
+    answers: RefCell<DatagramBatch>,
 }
 
 /// A received datagram.
@@ -61,11 +67,15 @@ struct ControlBuffer([u8; CONTROL_BYTES]);
 
 impl Default for DatagramBatch {
     fn default() -> DatagramBatch {
-        DatagramBatch { bytes: vec![0; BATCH * LARGEST_DATAGRAM], received: Vec::with_capacity(BATCH) }
+        DatagramBatch::of(BATCH)
     }
 }
 
 impl DatagramBatch {
+    fn of(most: usize) -> DatagramBatch {
+        DatagramBatch { bytes: vec![0; most * LARGEST_DATAGRAM], received: Vec::with_capacity(most) }
+    }
+
     pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
         self.bytes.chunks(LARGEST_DATAGRAM).zip(&self.received).map(|(bytes, received)| Datagram {
             bytes: &bytes[..received.length],
@@ -84,13 +94,27 @@ impl DatagramSocket {
         if is_everywhere {
             report_addresses(socket.as_raw_fd(), local.is_ipv6())?;
         }
-        Ok(DatagramSocket { socket: UdpSocket::from_std(socket)?, local, is_everywhere })
+        let answers = RefCell::new(DatagramBatch::of(ANSWERS));
+        Ok(DatagramSocket { socket: UdpSocket::from_std(socket)?, local, is_everywhere, answers })
     }
 
     /// Waits for datagrams, and receives as many as are there and fit into the batch: at least one.
     pub async fn receive(&self, batch: &mut DatagramBatch) -> io::Result<()> {
-        batch.received.clear();
-        self.socket.async_io(Interest::READABLE, || receive(self.socket.as_raw_fd(), self.local, batch)).await
+        poll_fn(|context| poll_batch::<BATCH>(&self.socket, context, self.local, batch)).await
+    }
+
+    /// Receives what has come from `endpoint`, a socket of [`connect`], and calls `each` with it: at least one datagram. When pending, the
+    /// task is woken once there is one.
+    pub fn poll_answers(
+        &self,
+        endpoint: &UdpSocket,
+        context: &mut Context<'_>,
+        mut each: impl FnMut(&[u8]),
+    ) -> Poll<io::Result<()>> {
+        let batch = &mut *self.answers.borrow_mut();
+        ready!(poll_batch::<ANSWERS>(endpoint, context, self.local, batch))?;
+        batch.datagrams().for_each(|datagram| each(datagram.bytes));
+        Poll::Ready(Ok(()))
     }
 
     /// Sends a datagram at once. `from`: the address that the peer has sent to, as [`Datagram::to`] names it.
@@ -130,15 +154,38 @@ fn report_addresses(socket: RawFd, is_ipv6: bool) -> io::Result<()> {
     if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn receive(socket: RawFd, local: SocketAddr, batch: &mut DatagramBatch) -> io::Result<()> {
-    let mut names: [SockAddrStorage; BATCH] = std::array::from_fn(|_| SockAddrStorage::zeroed());
-    let mut controls = [ControlBuffer([0; CONTROL_BYTES]); BATCH];
-    let mut buffers: [libc::iovec; BATCH] = std::array::from_fn(|place| libc::iovec {
+/// Receives at least one datagram. Fewer than fit into the batch were all: the runtime learns that there are no more, which saves the
+/// call that would say so.
+fn poll_batch<const MOST: usize>(
+    socket: &UdpSocket,
+    context: &mut Context<'_>,
+    local: SocketAddr,
+    batch: &mut DatagramBatch,
+) -> Poll<io::Result<()>> {
+    loop {
+        ready!(socket.poll_recv_ready(context))?;
+        batch.received.clear();
+        let received = socket.try_io(Interest::READABLE, || {
+            receive::<MOST>(socket.as_raw_fd(), local, batch)?;
+            if batch.received.len() == MOST { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+        });
+        match received {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Poll::Ready(Err(error)),
+            _ if batch.received.is_empty() => {}
+            _ => return Poll::Ready(Ok(())),
+        }
+    }
+}
+
+fn receive<const MOST: usize>(socket: RawFd, local: SocketAddr, batch: &mut DatagramBatch) -> io::Result<()> {
+    let mut names: [SockAddrStorage; MOST] = std::array::from_fn(|_| SockAddrStorage::zeroed());
+    let mut controls = [ControlBuffer([0; CONTROL_BYTES]); MOST];
+    let mut buffers: [libc::iovec; MOST] = std::array::from_fn(|place| libc::iovec {
         iov_base: batch.bytes[place * LARGEST_DATAGRAM..].as_mut_ptr().cast(),
         iov_len: LARGEST_DATAGRAM,
     });
     // SAFETY: zero is valid in all fields: null pointers, and lengths of 0.
-    let mut messages: [libc::mmsghdr; BATCH] = unsafe { mem::zeroed() };
+    let mut messages: [libc::mmsghdr; MOST] = unsafe { mem::zeroed() };
     for (place, message) in messages.iter_mut().enumerate() {
         let header = &mut message.msg_hdr;
         header.msg_name = (&raw mut names[place]).cast();
@@ -151,7 +198,7 @@ fn receive(socket: RawFd, local: SocketAddr, batch: &mut DatagramBatch) -> io::R
     // SAFETY: each message points to a buffer, a name and a control buffer of the given lengths, which live through the call and
     // are used by nothing else.
     let count = unsafe {
-        libc::recvmmsg(socket, messages.as_mut_ptr(), BATCH as libc::c_uint, libc::MSG_DONTWAIT as _, ptr::null_mut())
+        libc::recvmmsg(socket, messages.as_mut_ptr(), MOST as libc::c_uint, libc::MSG_DONTWAIT as _, ptr::null_mut())
     };
     if count < 0 {
         return Err(io::Error::last_os_error());
@@ -297,6 +344,31 @@ mod tests {
                 let mut answer = [0; 16];
                 // A connected socket receives only what comes from the address that it sends to.
                 assert_eq!(client.recv(&mut answer).expect("an answer"), 6, "{bound}");
+            }
+        });
+    }
+
+    #[test]
+    fn answers_that_come_together_are_received_together_and_later_ones_are_announced() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let bound = || std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
+            let (socket, peer) = (DatagramSocket::new(bound()).expect("it is one of UDP"), bound());
+            let endpoint = connect(peer.local_addr().expect("it is bound")).expect("a port");
+            let to = endpoint.local_addr().expect("it is bound");
+            for sizes in [&[0][..], &[1, 2, 3], &[5; ANSWERS], &[6; 2 * ANSWERS + 1], &[7]] {
+                for size in sizes {
+                    peer.send_to(&vec![9; *size], to).expect("sent");
+                }
+                let mut got = Vec::new();
+                while got.len() < sizes.len() {
+                    poll_fn(|context| socket.poll_answers(&endpoint, context, |bytes| got.push(bytes.len())))
+                        .await
+                        .expect("an answer");
+                }
+                assert_eq!(got, sizes);
+                let more = poll_fn(|context| Poll::Ready(socket.poll_answers(&endpoint, context, |_| {}).is_ready()));
+                assert!(!more.await, "there is nothing");
             }
         });
     }

@@ -9,6 +9,7 @@ pub mod connect;
 pub mod datagram;
 pub mod handshake;
 pub mod inherit;
+pub mod kernel_pipe;
 pub mod limits;
 pub mod listener;
 mod plain;

@@ -8,6 +8,8 @@ use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
+use crate::kernel_pipe::KernelPipe;
+
 /// Reads into `buffer`; 0 is the end. When pending, the task is woken once there is more to read.
 pub(crate) fn poll_read(stream: &TcpStream, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
     loop {
@@ -58,6 +60,37 @@ fn poll_send(stream: &TcpStream, context: &mut Context<'_>, bytes: &[u8], flags:
         match sent {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             sent => return Poll::Ready(sent),
+        }
+        std::task::ready!(stream.poll_write_ready(context))?;
+    }
+}
+
+/// Fills an empty pipe; 0 is the end. When pending, the task is woken once there is more to read.
+pub(crate) fn poll_fill(
+    stream: &TcpStream,
+    context: &mut Context<'_>,
+    pipe: &mut KernelPipe,
+) -> Poll<io::Result<usize>> {
+    loop {
+        std::task::ready!(stream.poll_read_ready(context))?;
+        // A pipe takes so many segments, not so many bytes: fewer than were asked for do not mean that there are no more.
+        match attempt(stream, Interest::READABLE, 0, || pipe.fill(stream)) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            filled => return Poll::Ready(filled),
+        }
+    }
+}
+
+/// Writes what a pipe holds, or a part. When pending, the task is woken once the socket accepts more.
+pub(crate) fn poll_drain(
+    stream: &TcpStream,
+    context: &mut Context<'_>,
+    pipe: &mut KernelPipe,
+) -> Poll<io::Result<usize>> {
+    loop {
+        match attempt(stream, Interest::WRITABLE, 0, || pipe.drain(stream)) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            drained => return Poll::Ready(drained),
         }
         std::task::ready!(stream.poll_write_ready(context))?;
     }

@@ -11,7 +11,8 @@ use rustix::net::Shutdown;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
-use crate::plain::{poll_read, poll_write, poll_write_last, read_on};
+use crate::kernel_pipe::KernelPipe;
+use crate::plain::{poll_drain, poll_fill, poll_read, poll_write, poll_write_last, read_on};
 use crate::tls::TlsSession;
 
 /// One connection, to a client or an upstream.
@@ -66,10 +67,20 @@ impl Stream {
         }
     }
 
-    /// Whether dropping the stream tells the peer the same as ending the writing direction, if everything that the peer has sent is
-    /// read.
-    pub fn is_ended_by_drop(&self) -> bool {
+    /// Whether the bytes of the socket are those of the stream, so that the kernel can move them by itself. Dropping it then tells the
+    /// peer the same as ending the writing direction, if everything that the peer has sent is read.
+    pub fn is_plain(&self) -> bool {
         self.tls.is_none()
+    }
+
+    /// Moves bytes of a plain stream into an empty pipe; 0 is the end. When pending, the task is woken once there is more to read.
+    pub fn poll_fill(&mut self, context: &mut Context<'_>, pipe: &mut KernelPipe) -> Poll<io::Result<usize>> {
+        poll_fill(&self.tcp, context, pipe)
+    }
+
+    /// Moves bytes of a pipe that is not empty to a plain stream. When pending, the task is woken once the socket accepts more.
+    pub fn poll_drain(&mut self, context: &mut Context<'_>, pipe: &mut KernelPipe) -> Poll<io::Result<usize>> {
+        poll_drain(&self.tcp, context, pipe)
     }
 
     /// Ends the writing direction. Reading remains possible.
@@ -216,6 +227,31 @@ mod tests {
             assert_eq!((sent, &*all), (4, &b"last"[..]));
         }
         assert!(has_waited, "the bytes have left before the end");
+    }
+
+    #[tokio::test]
+    async fn bytes_and_ends_pass_a_pipe_in_the_kernel_unchanged() {
+        let ((mut from, mut sender), (mut to, mut receiver)) = (connected(), connected());
+        let pattern = || (0..=250).cycle().take(8 << 20).collect::<Vec<u8>>();
+        let sending = std::thread::spawn(move || sender.write_all(&pattern()).map(|()| drop(sender)));
+        let receiving = std::thread::spawn(move || {
+            let mut got = Vec::new();
+            receiver.read_to_end(&mut got).map(|_| got == pattern())
+        });
+        let mut pipe = KernelPipe::new().expect("a descriptor is left");
+        loop {
+            let count = poll_fn(|context| from.poll_fill(context, &mut pipe)).await.unwrap();
+            assert_eq!(pipe.held(), count);
+            if count == 0 {
+                break;
+            }
+            while pipe.held() > 0 {
+                poll_fn(|context| to.poll_drain(context, &mut pipe)).await.unwrap();
+            }
+        }
+        drop(to);
+        sending.join().unwrap().unwrap();
+        assert!(receiving.join().unwrap().unwrap());
     }
 
     #[tokio::test]

@@ -7,6 +7,8 @@ pub struct Tls {
     pub version: &'static str,
     /// The name in OpenSSL.
     pub cipher: &'static str,
+    /// The group of the key exchange; empty if there was none, as in a session of TLS 1.2 that was resumed.
+    pub curve: &'static str,
     /// The server name (SNI) of the client's hello, in lower case.
     pub server_name: Option<Box<str>>,
     pub resumed: bool,

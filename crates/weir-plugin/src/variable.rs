@@ -167,6 +167,8 @@ variables! {
     TlsProtocol = "ssl_protocol",
     /// The negotiated TLS cipher suite.
     TlsCipher = "ssl_cipher",
+    /// The group of the TLS key exchange, such as `X25519MLKEM768` or `X25519`. Empty in a session of TLS 1.2 that was resumed.
+    TlsCurve = "ssl_curve",
     /// The server name that the client has sent in the TLS handshake (SNI).
     TlsServerName = "ssl_server_name" | "ssl_preread_server_name",
     /// `r` if the TLS session was resumed, otherwise `.`.

@@ -64,7 +64,7 @@ pub(super) fn read<'a>(
         registry,
         shared: BuildContext::new(https_port)
             .with_http(compiler.http.clone())
-            .with_data_dir(configured_directory(&compiler.document.settings, &compiler.document.beside.directory))
+            .with_data_dir(configured_directory(compiler.lasting(), &compiler.document.beside.directory))
             .with_file_plugins(Arc::clone(file_plugins))
             .with_services(compiler.services())
             .with_log_folders(compiler.document.access().map(|access| Arc::clone(&access.writable)))

@@ -45,7 +45,7 @@ impl Compiler<'_> {
     /// The hubs to run.
     pub(super) fn hub_terms(&self) -> Arc<[HubTerms]> {
         let document = self.document;
-        let data = data_directory(&document.settings, &document.beside.directory);
+        let data = data_directory(self.lasting(), &document.beside.directory);
         let group =
             |consumer: &ConsumerSpec| consumer.group_id.as_ref().map(|group| group.id.clone()).unwrap_or_default();
         let consumers = document.consumers.iter().map(|consumer| (consumer.username.clone(), group(consumer)));

@@ -92,7 +92,7 @@ pub(crate) async fn run(
 }
 
 /// How many bytes a direction has moved, by the result of its poll.
-fn moved_bytes(moved: &Poll<Result<usize, BrokenEnd>>) -> u64 {
+pub(crate) fn moved_bytes(moved: &Poll<Result<usize, BrokenEnd>>) -> u64 {
     if let Poll::Ready(Ok(count)) = moved { *count as u64 } else { 0 }
 }
 

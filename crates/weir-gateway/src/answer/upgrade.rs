@@ -83,10 +83,6 @@ impl<P: Pipe> Pipe for CountingPipe<'_, P> {
         self.count_sent(written)
     }
 
-    fn is_closed_by_drop(&self) -> bool {
-        self.pipe.is_closed_by_drop()
-    }
-
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.pipe.poll_shutdown(context)
     }

@@ -11,6 +11,7 @@ use weir_net::timer::Timer;
 use weir_plugin::{Exchange, Tls};
 
 use crate::context::lifecycle::WorkerPhase;
+use crate::message::counted_stream::{ByteCounters, CountedStream};
 use crate::message::sides::Pipe;
 use crate::worker::TaskGuard;
 
@@ -67,18 +68,7 @@ impl Accepted {
 
     /// Reads into `buffer`; 0 is the end.
     pub(crate) fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        let read = self.stream.poll_read(context, buffer);
-        if let Poll::Ready(Ok(count)) = read {
-            self.worker.metrics.client_bytes_received.add(count as u64);
-        }
-        read
-    }
-
-    fn count_sent(&self, sent: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if let Poll::Ready(Ok(count)) = sent {
-            self.worker.metrics.client_bytes_sent.add(count as u64);
-        }
-        sent
+        Pipe::poll_read(self, context, buffer)
     }
 
     /// Whether closing at once destroys nothing, once the client has asked for the end. Over TLS its closing alert is still to come.
@@ -151,35 +141,15 @@ impl Accepted {
     }
 }
 
-impl Pipe for Accepted {
-    fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        Accepted::poll_read(self, context, buffer)
+impl CountedStream for Accepted {
+    fn stream(&self) -> &Stream {
+        &self.stream
     }
 
-    fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let sent = self.stream.poll_write(context, bytes);
-        self.count_sent(sent)
-    }
-
-    fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.poll_shutdown(context)
-    }
-
-    fn read_on(&mut self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
-        let read = self.stream.read_on(buffer);
-        if let Some(Ok(count)) = read {
-            self.worker.metrics.client_bytes_received.add(count as u64);
-        }
-        read
-    }
-
-    fn poll_write_last(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let sent = self.stream.poll_write_last(context, bytes);
-        self.count_sent(sent)
-    }
-
-    fn is_closed_by_drop(&self) -> bool {
-        self.stream.is_ended_by_drop()
+    fn counted(&mut self) -> (&mut Stream, ByteCounters<'_>) {
+        let metrics = &self.worker.metrics;
+        let counters = ByteCounters { received: &metrics.client_bytes_received, sent: &metrics.client_bytes_sent };
+        (&mut self.stream, counters)
     }
 }
 

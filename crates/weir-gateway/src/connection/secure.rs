@@ -129,6 +129,7 @@ pub(super) fn quic_facts(handshake: &QuicHandshake) -> Tls {
     Tls {
         version: "TLSv1.3",
         cipher: handshake.cipher,
+        curve: handshake.curve,
         server_name: handshake.server_name.clone(),
         resumed: handshake.resumed,
         certificate: handshake.certificate.as_ref().map(certificate),
@@ -141,6 +142,7 @@ fn tls_facts(stream: &Stream, proof: Scope) -> Tls {
     Tls {
         version: session.version(),
         cipher: session.cipher(),
+        curve: session.curve(),
         server_name: session.server_name().map(Box::from),
         resumed: session.is_resumed(),
         certificate: session.peer_certificate().map(certificate),

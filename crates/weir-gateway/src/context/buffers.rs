@@ -2,6 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 
+use weir_net::kernel_pipe::KernelPipe;
+
 use super::served_exchange::{CarriedExchange, ServedExchange};
 
 /// The most bytes read from a socket at once.
@@ -12,6 +14,8 @@ const KEEP: usize = 512;
 const SPARE_BYTES: usize = 4 << 20;
 /// An exchange that has grown larger than this, in bytes, is freed: few do, and a client could make all of them so large.
 const KEPT_EXCHANGE: usize = 32 * 1024;
+/// The most pipes of a worker, in use and spare. Each has two descriptors, and holds up to 1 MiB of a stream. Without one, bytes are copied.
+const PIPES: usize = 16;
 
 pub(crate) struct Buffers {
     read: RefCell<Box<[u8]>>,
@@ -22,6 +26,9 @@ pub(crate) struct Buffers {
     spare: RefCell<Vec<Vec<u8>>>,
     /// The capacity of all spare buffers, in bytes.
     spare_bytes: Cell<usize>,
+    pipes: RefCell<Vec<KernelPipe>>,
+    /// Pipes that are lent.
+    pipes_lent: Cell<usize>,
 }
 
 impl Default for Buffers {
@@ -32,6 +39,8 @@ impl Default for Buffers {
             exchanges: RefCell::default(),
             spare: RefCell::default(),
             spare_bytes: Cell::new(0),
+            pipes: RefCell::default(),
+            pipes_lent: Cell::new(0),
         }
     }
 }
@@ -95,6 +104,30 @@ impl Buffers {
             return;
         }
         self.release(stash);
+    }
+
+    /// Lends an empty pipe, if one is left. It comes back by [`Self::return_pipe`].
+    pub(crate) fn lend_pipe(&self) -> Option<KernelPipe> {
+        let lent = self.pipes_lent.get();
+        if lent == PIPES {
+            return None;
+        }
+        let pipe = self.pipes.borrow_mut().pop().or_else(|| KernelPipe::new().ok())?;
+        self.pipes_lent.set(lent + 1);
+        Some(pipe)
+    }
+
+    /// Takes a pipe back. What is still in it is lost.
+    pub(crate) fn return_pipe(&self, pipe: KernelPipe) {
+        self.pipes_lent.set(self.pipes_lent.get() - 1);
+        if pipe.held() == 0 {
+            self.pipes.borrow_mut().push(pipe);
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn spare_pipes(&self) -> usize {
+        self.pipes.borrow().len()
     }
 
     pub(crate) fn release(&self, stash: &mut Vec<u8>) {

@@ -2,6 +2,7 @@
 
 mod after_exchange;
 pub(crate) mod body;
+pub(crate) mod counted_stream;
 pub(crate) mod deadlines;
 pub(crate) mod fields;
 pub(crate) mod forward;

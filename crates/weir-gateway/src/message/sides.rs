@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
+use weir_net::kernel_pipe::KernelPipe;
 use weir_net::stream::Stream;
 use weir_net::timer::NEVER;
 use weir_plugin::{Exchange, Stop};
@@ -303,13 +304,22 @@ pub(crate) trait Pipe {
     fn poll_write_last(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write(context, bytes)
     }
-    /// Whether dropping it tells the peer the same as closing the writing side, once the peer has closed its own.
-    fn is_closed_by_drop(&self) -> bool {
-        false
-    }
     /// Whether the transport has all that was written: the rest is lost if the tunnel ends.
     fn is_flushed(&self) -> bool {
         true
+    }
+    /// Whether its bytes are those of a socket, so that the kernel can move them by itself: [`Self::poll_fill`] and
+    /// [`Self::poll_drain`] may be called, and dropping it tells the peer the same as closing the writing side.
+    fn is_plain(&self) -> bool {
+        false
+    }
+    /// See [`Stream::poll_fill`].
+    fn poll_fill(&mut self, _: &mut Context<'_>, _: &mut KernelPipe) -> Poll<io::Result<usize>> {
+        unreachable!("it is not plain")
+    }
+    /// See [`Stream::poll_drain`].
+    fn poll_drain(&mut self, _: &mut Context<'_>, _: &mut KernelPipe) -> Poll<io::Result<usize>> {
+        unreachable!("it is not plain")
     }
     /// Called while the other side does not take what was read.
     ///
@@ -341,7 +351,15 @@ impl Pipe for Stream {
         Stream::poll_write_last(self, context, bytes)
     }
 
-    fn is_closed_by_drop(&self) -> bool {
-        self.is_ended_by_drop()
+    fn is_plain(&self) -> bool {
+        Stream::is_plain(self)
+    }
+
+    fn poll_fill(&mut self, context: &mut Context<'_>, pipe: &mut KernelPipe) -> Poll<io::Result<usize>> {
+        Stream::poll_fill(self, context, pipe)
+    }
+
+    fn poll_drain(&mut self, context: &mut Context<'_>, pipe: &mut KernelPipe) -> Poll<io::Result<usize>> {
+        Stream::poll_drain(self, context, pipe)
     }
 }

@@ -3,6 +3,8 @@
 use std::pin::pin;
 use std::task::Context;
 
+use crate::context::buffers::READ_BYTES;
+
 /// The most pieces, each of up to 64 KiB in each direction, that a connection moves in one turn.
 const PIECES: u32 = 4;
 
@@ -17,7 +19,13 @@ impl ConnectionTurn {
     /// connections.
     #[inline]
     pub(crate) fn ends_with_piece(&mut self, context: &mut Context<'_>) -> bool {
-        self.pieces += 1;
+        self.ends_with_bytes(context, 0)
+    }
+
+    /// The same for a piece that may be larger.
+    #[inline]
+    pub(crate) fn ends_with_bytes(&mut self, context: &mut Context<'_>, bytes: usize) -> bool {
+        self.pieces += 1 + (bytes.saturating_sub(1) / READ_BYTES) as u32;
         if self.pieces < PIECES {
             return false;
         }

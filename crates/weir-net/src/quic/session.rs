@@ -13,7 +13,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::quic::{KeyChange, Secrets, ServerConnection, Suite, Version};
 
 use super::hello::{ChooseServer, HelloReader, ReadHello};
-use crate::tls::{Scope, Server, cipher_name};
+use crate::tls::{Scope, Server, cipher_name, curve_name};
 
 /// Alerts of RFC 8446 §6.
 const UNRECOGNIZED_NAME: u8 = 112;
@@ -38,6 +38,8 @@ pub struct QuicHandshake {
     pub server_name: Option<Box<str>>,
     /// The name in nginx and OpenSSL.
     pub cipher: &'static str,
+    /// The same of the group of the key exchange.
+    pub curve: &'static str,
     pub resumed: bool,
     /// The client's own certificate, if it has shown one that counts.
     pub certificate: Option<CertificateDer<'static>>,
@@ -153,6 +155,7 @@ impl crypto::Session for QuicSession {
         Some(Box::new(QuicHandshake {
             server_name: name.clone(),
             cipher: cipher_name(connection.negotiated_cipher_suite()),
+            curve: curve_name(connection.negotiated_key_exchange_group()),
             resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
             certificate: shown.first().filter(|_| counts).map(|certificate| certificate.clone().into_owned()),
             scope: server.scope(),

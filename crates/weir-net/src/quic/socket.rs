@@ -51,6 +51,13 @@ impl QuicSocket {
         Ok(QuicSocket { socket, state, local })
     }
 
+    /// The bytes of datagrams that the kernel keeps until they are read, and those that were asked for.
+    pub fn receive_buffer(&self) -> (usize, usize) {
+        // The kernel counts its own book-keeping, and reports twice the number that it was given (socket(7)).
+        let has = SockRef::from(&self.socket).recv_buffer_size().unwrap_or(2 * RECEIVE_BUFFER);
+        (has / 2, RECEIVE_BUFFER)
+    }
+
     /// There are no more datagrams for now, so that the next attempt need not ask the system. The runtime of a worker has one thread: one
     /// that comes meanwhile is announced by the poller later, and is not forgotten by this.
     fn note_drained(&self) {

@@ -25,7 +25,7 @@ pub use rustls::pki_types::{CertificateDer, ServerName};
 pub use rustls::sign::CertifiedKey;
 pub use server_name::server_name;
 pub use session::TlsSession;
-pub(crate) use session::cipher_name;
+pub(crate) use session::{cipher_name, curve_name};
 pub use spiffe::{SpiffeId, SpiffePeers, SvidFault, TrustBundles, constrains_uris, svid_id};
 pub use tickets::{Scope, TicketKeys};
 pub use verify::ClientDemand;

@@ -7,10 +7,11 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use rustls::client::UnbufferedClientConnection;
+use rustls::crypto::SupportedKxGroup;
 use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus, WriteTraffic};
-use rustls::{CipherSuite, CommonState, HandshakeKind, ProtocolVersion, SupportedCipherSuite};
+use rustls::{CipherSuite, CommonState, HandshakeKind, NamedGroup, ProtocolVersion, SupportedCipherSuite};
 use tokio::net::TcpStream;
 
 use super::early_data::{self, CHANGE_CIPHER_SPEC, ENCRYPTED};
@@ -497,6 +498,11 @@ impl TlsSession {
         cipher_name(self.state().negotiated_cipher_suite())
     }
 
+    /// The group of the key exchange, as nginx and OpenSSL name it; empty if there was none.
+    pub fn curve(&self) -> &'static str {
+        curve_name(self.state().negotiated_key_exchange_group())
+    }
+
     /// The session was resumed from an earlier one.
     pub fn is_resumed(&self) -> bool {
         self.state().handshake_kind() == Some(HandshakeKind::Resumed)
@@ -534,6 +540,14 @@ pub(crate) fn cipher_name(suite: Option<SupportedCipherSuite>) -> &'static str {
         Some(CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256) => "ECDHE-RSA-AES128-GCM-SHA256",
         Some(CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256) => "ECDHE-RSA-CHACHA20-POLY1305",
         suite => suite.and_then(|suite| suite.as_str()).unwrap_or_default(),
+    }
+}
+
+/// The name of a group in OpenSSL.
+pub(crate) fn curve_name(group: Option<&'static dyn SupportedKxGroup>) -> &'static str {
+    match group.map(|group| group.name()) {
+        Some(NamedGroup::secp256r1) => "prime256v1",
+        group => group.and_then(|group| group.as_str()).unwrap_or_default(),
     }
 }
 

@@ -80,6 +80,7 @@ fn is_of_handshakes(variable: &Variable) -> bool {
         variable,
         TlsProtocol
             | TlsCipher
+            | TlsCurve
             | TlsSessionReused
             | TlsClientVerify
             | TlsClientSubject

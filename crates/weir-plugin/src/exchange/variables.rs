@@ -180,6 +180,7 @@ impl Exchange {
             Variable::RemoteUser => remote_user(self),
             Variable::TlsProtocol => self.tls.as_ref().map(|tls| Cow::Borrowed(tls.version.as_bytes())),
             Variable::TlsCipher => self.tls.as_ref().map(|tls| Cow::Borrowed(tls.cipher.as_bytes())),
+            Variable::TlsCurve => self.tls.as_ref().map(|tls| Cow::Borrowed(tls.curve.as_bytes())),
             Variable::TlsServerName => name(self.tls.as_ref()?.server_name.as_deref()),
             Variable::TlsSessionReused => {
                 self.tls.as_ref().and_then(|tls| bytes(if tls.resumed { b"r" } else { b"." }))
@@ -460,11 +461,12 @@ mod tests {
         assert_eq!(value(&exchange, "ssl_client_verify"), None, "in the clear there is nothing to verify");
         let certificate = ClientCertificate { subject: "CN=jack".into(), serial: "0A".into(), ..Default::default() };
         let (version, cipher) = ("TLSv1.3", "TLS_AES_128_GCM_SHA256");
-        let tls = Tls { version, cipher, server_name: Some("h".into()), ..Default::default() };
+        let tls = Tls { version, cipher, curve: "X25519", server_name: Some("h".into()), ..Default::default() };
         exchange.tls = Some(Rc::new(tls));
         for (name, want) in [
             ("ssl_protocol", Some(version)),
             ("ssl_cipher", Some(cipher)),
+            ("ssl_curve", Some("X25519")),
             ("ssl_server_name", Some("h")),
             ("ssl_session_reused", Some(".")),
             ("ssl_client_verify", Some("NONE")),

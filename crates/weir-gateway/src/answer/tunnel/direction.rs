@@ -2,15 +2,26 @@
 
 use std::task::{Context, Poll, ready};
 
+use weir_net::kernel_pipe::KernelPipe;
 use weir_proto::websocket::FrameBoundary;
 
-use crate::context::buffers::Buffers;
+use crate::context::buffers::{Buffers, READ_BYTES};
 use crate::message::sides::Pipe;
 
-/// Bytes from one side on their way to the other. At most one read is held, until the other side takes it.
+/// A read of so many bytes is a large one.
+const LARGE_READ: usize = READ_BYTES / 2;
+/// So many large reads in a row announce more: the kernel moves the next bytes by itself, as long as it moves as many at once. For fewer,
+/// copying takes one call less.
+const LARGE_READS: u8 = 4;
+
+/// Bytes from one side on their way to the other. At most one read is held, or what a pipe holds, until the other side takes it.
 #[derive(Default)]
 pub(crate) struct Direction {
     held: Vec<u8>,
+    /// A pipe with bytes that the receiver does not take yet. Boxed, since few have one.
+    in_kernel: Option<Box<KernelPipe>>,
+    /// How many of the last reads were large, up to [`LARGE_READS`].
+    large_reads: u8,
     /// The sender has closed.
     pub has_ended: bool,
     is_shut: bool,
@@ -51,6 +62,9 @@ impl Direction {
 
     pub(crate) fn release(&mut self, buffers: &Buffers) {
         buffers.release(&mut self.held);
+        if let Some(pipe) = self.in_kernel.take() {
+            buffers.return_pipe(*pipe);
+        }
     }
 
     /// Whether the receiver has taken everything, and only its half is still to be closed.
@@ -60,7 +74,7 @@ impl Direction {
 
     /// Whether the sender has closed, and the receiver has taken everything.
     pub(crate) fn is_drained(&self) -> bool {
-        self.has_ended && self.held.is_empty()
+        self.has_ended && self.held.is_empty() && self.in_kernel.is_none()
     }
 
     /// Whether a frame of the gateway can be inserted here: all that was received has been sent, up to the end of a frame.
@@ -92,6 +106,9 @@ impl Direction {
             self.sent += count as u64;
             return Poll::Ready(Ok(count));
         }
+        if let Some(pipe) = self.in_kernel.take() {
+            return self.drain(context, buffers, *pipe, from, to);
+        }
         if self.is_shut {
             return Poll::Pending;
         }
@@ -103,8 +120,15 @@ impl Direction {
             self.is_shut = true;
             return Poll::Ready(Ok(0));
         }
+        if self.large_reads == LARGE_READS
+            && (from.is_plain() && to.is_plain())
+            && let Some(pipe) = buffers.lend_pipe()
+        {
+            return self.poll_in_kernel(context, buffers, pipe, from, to);
+        }
         buffers.with_read_buffer(|buffer| {
             let count = ready!(self.poll_receive(context, from, buffer))?;
+            self.large_reads = if count < LARGE_READ { 0 } else { LARGE_READS.min(self.large_reads + 1) };
             let bytes = &buffer[..count];
             self.received += count as u64;
             self.frames.iter_mut().for_each(|frames| frames.pass(bytes));
@@ -125,6 +149,64 @@ impl Direction {
             self.is_shut = count > 0 && self.is_drained() && matches!(to.poll_shutdown(context), Poll::Ready(Ok(())));
             Poll::Ready(Ok(sent))
         })
+    }
+
+    /// Moves bytes on by a pipe, which is empty, without copying them into this process.
+    fn poll_in_kernel(
+        &mut self,
+        context: &mut Context<'_>,
+        buffers: &Buffers,
+        mut pipe: KernelPipe,
+        from: &mut impl Pipe,
+        to: &mut impl Pipe,
+    ) -> Poll<Result<usize, BrokenEnd>> {
+        let filled = from.poll_fill(context, &mut pipe);
+        let Poll::Ready(Ok(count @ 1..)) = filled else {
+            buffers.return_pipe(pipe);
+            self.has_ended = matches!(filled, Poll::Ready(Ok(_)));
+            return filled.map_err(|_| BrokenEnd::Sender);
+        };
+        self.received += count as u64;
+        if count < LARGE_READ {
+            self.large_reads = 0;
+        }
+        let drained = self.drain(context, buffers, pipe, from, to);
+        Poll::Ready(if let Poll::Ready(drained) = drained { drained } else { Ok(0) })
+    }
+
+    /// Lets the receiver take what is in a pipe.
+    fn drain(
+        &mut self,
+        context: &mut Context<'_>,
+        buffers: &Buffers,
+        mut pipe: KernelPipe,
+        from: &mut impl Pipe,
+        to: &mut impl Pipe,
+    ) -> Poll<Result<usize, BrokenEnd>> {
+        let (mut drained, mut is_full) = (0, false);
+        while pipe.held() > 0 {
+            let Poll::Ready(count) = to.poll_drain(context, &mut pipe) else {
+                is_full = true;
+                break;
+            };
+            match count {
+                Ok(count) => drained += count,
+                Err(_) => {
+                    buffers.return_pipe(pipe);
+                    return Poll::Ready(Err(BrokenEnd::Receiver));
+                }
+            }
+        }
+        self.sent += drained as u64;
+        match pipe.held() {
+            0 => buffers.return_pipe(pipe),
+            _ => self.in_kernel = Some(Box::new(pipe)),
+        }
+        if is_full && drained == 0 {
+            from.poll_unread(context).map_err(|_| BrokenEnd::Sender)?;
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(drained))
     }
 
     /// Reads bytes; 0 is the end. An end that has come with the bytes is seen here as well: it can leave in their segment then, which
@@ -247,6 +329,51 @@ mod tests {
         let mut got = [0; 12];
         receiver.read_exact(&mut got).unwrap();
         assert_eq!(&got, b"421 too much");
+    }
+
+    #[tokio::test]
+    async fn many_bytes_are_moved_by_the_kernel_and_arrive_unchanged() {
+        // Whether bytes come faster than they are read depends on other threads.
+        for _ in 0..20 {
+            let ((mut from, mut sender), (mut to, mut receiver)) = (connected(), connected());
+            let pattern = || (0..=250).cycle().take(8 << 20).collect::<Vec<u8>>();
+            let sending = std::thread::spawn(move || sender.write_all(&pattern()));
+            let receiving = std::thread::spawn(move || {
+                let mut got = Vec::new();
+                receiver.read_to_end(&mut got).map(|_| got == pattern())
+            });
+            let (mut direction, buffers) = (Direction::default(), Buffers::default());
+            while !direction.is_shut() {
+                poll_fn(|context| direction.poll(context, &buffers, &mut from, &mut to)).await.unwrap();
+            }
+            sending.join().unwrap().unwrap();
+            assert!(receiving.join().unwrap().unwrap());
+            assert_eq!(direction.bytes(), (8 << 20, 8 << 20));
+            if buffers.spare_pipes() > 0 {
+                return;
+            }
+        }
+        panic!("all bytes were copied");
+    }
+
+    #[tokio::test]
+    async fn bytes_are_copied_if_no_pipe_is_left() {
+        let (mut lent, buffers) = (Vec::new(), Buffers::default());
+        while let Some(pipe) = buffers.lend_pipe() {
+            lent.push(pipe);
+            assert!(lent.len() <= 64, "pipes are not bounded");
+        }
+        let ((mut from, mut sender), (mut to, mut receiver)) = (connected(), connected());
+        let sending = std::thread::spawn(move || sender.write_all(&vec![7; 4 << 20]));
+        let receiving = std::thread::spawn(move || std::io::copy(&mut receiver, &mut std::io::sink()));
+        let mut direction = Direction { large_reads: LARGE_READS, ..Direction::default() };
+        while !direction.is_shut() {
+            poll_fn(|context| direction.poll(context, &buffers, &mut from, &mut to)).await.unwrap();
+        }
+        sending.join().unwrap().unwrap();
+        assert_eq!(receiving.join().unwrap().unwrap(), 4 << 20);
+        lent.into_iter().for_each(|pipe| buffers.return_pipe(pipe));
+        assert!(buffers.lend_pipe().is_some());
     }
 
     /// A stream, and the socket of its peer.

@@ -124,6 +124,8 @@ struct Tally {
     datagrams: u64,
     lost: u64,
     moved: u64,
+    /// How long all of it has lasted for the clients and the gateway.
+    simulated: Duration,
 }
 
 impl Tally {
@@ -143,6 +145,7 @@ impl Tally {
 }
 
 async fn play(seed: u64, tally: &mut Tally) {
+    let begun = tokio::time::Instant::now();
     let Scenario { random, rules, clients, vanishes_after, drains_after } = Scenario::new(seed);
     let drains = Arc::new(AtomicBool::new(false));
     let network = SimulatedNetwork::new(rules, random);
@@ -185,6 +188,7 @@ async fn play(seed: u64, tally: &mut Tally) {
     server.wait_idle(2 * PATIENCE).await;
     server.end().await;
     tally.count(network.counts());
+    tally.simulated += begun.elapsed();
 }
 
 /// How long to go on, in seconds, if `WEIR_TEST_FULL` is set, and `WEIR_SIMULATION_SECONDS` says nothing else.

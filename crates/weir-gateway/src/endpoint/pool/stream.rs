@@ -1,7 +1,5 @@
 //! The connection of a stream to an endpoint. It is never one that was used before, and never used again.
 
-use std::io;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -12,7 +10,7 @@ use weir_plugin::{Exchange, Stop};
 
 use super::connect::watch_peer;
 use super::{Permit, connected};
-use crate::message::sides::Pipe;
+use crate::message::counted_stream::{ByteCounters, CountedStream};
 use crate::snapshot::Timeouts;
 
 /// A connection to an endpoint, with the permit of the stream that it carries.
@@ -70,52 +68,17 @@ impl StreamConnection<'_> {
     pub(crate) fn abort(&self) {
         self.stream.reset_on_drop();
     }
-
-    fn count_received(&self, count: usize) {
-        self.permit.worker.metrics.upstream_bytes_received.add(count as u64);
-    }
-
-    fn count_sent(&self, sent: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if let Poll::Ready(Ok(count)) = sent {
-            self.permit.worker.metrics.upstream_bytes_sent.add(count as u64);
-        }
-        sent
-    }
 }
 
-impl Pipe for StreamConnection<'_> {
-    fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        let read = self.stream.poll_read(context, buffer);
-        if let Poll::Ready(Ok(count)) = read {
-            self.count_received(count);
-        }
-        read
+impl CountedStream for StreamConnection<'_> {
+    fn stream(&self) -> &Stream {
+        &self.stream
     }
 
-    fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let sent = self.stream.poll_write(context, bytes);
-        self.count_sent(sent)
-    }
-
-    fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.poll_shutdown(context)
-    }
-
-    fn read_on(&mut self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
-        let read = self.stream.read_on(buffer);
-        if let Some(Ok(count)) = read {
-            self.count_received(count);
-        }
-        read
-    }
-
-    fn poll_write_last(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let sent = self.stream.poll_write_last(context, bytes);
-        self.count_sent(sent)
-    }
-
-    fn is_closed_by_drop(&self) -> bool {
-        self.stream.is_ended_by_drop()
+    fn counted(&mut self) -> (&mut Stream, ByteCounters<'_>) {
+        let metrics = &self.permit.worker.metrics;
+        let counters = ByteCounters { received: &metrics.upstream_bytes_received, sent: &metrics.upstream_bytes_sent };
+        (&mut self.stream, counters)
     }
 }
 

@@ -7,11 +7,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustix::net::{SendFlags, send};
-use tokio::io::{Interest, ReadBuf};
+use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use weir_net::datagram::{self, DatagramSocket};
 use weir_net::listener::Transport;
@@ -178,17 +178,14 @@ impl DatagramSession {
         Ok(upstream)
     }
 
-    /// Sends the next datagram of the endpoint to the client.
-    fn poll_answer(
+    /// Sends what the endpoint has answered to the client.
+    fn poll_answers(
         &self,
         context: &mut Context<'_>,
         worker: &WorkerContext,
         upstream: &UdpSocket,
     ) -> Poll<io::Result<()>> {
-        worker.buffers.with_read_buffer(|buffer| {
-            let mut buffer = ReadBuf::new(buffer);
-            ready!(upstream.poll_recv(context, &mut buffer))?;
-            let bytes = buffer.filled();
+        self.socket.poll_answers(upstream, context, |bytes| {
             worker.metrics.upstream_bytes_received.add(bytes.len() as u64);
             add(&self.upstream_received, bytes.len());
             match self.socket.send(bytes, self.client, self.local.ip()) {
@@ -204,7 +201,6 @@ impl DatagramSession {
                     worker.metrics.datagrams_dropped.increment("send_failed");
                 }
             }
-            Poll::Ready(Ok(()))
         })
     }
 
@@ -338,7 +334,7 @@ async fn relay(
         session.note_refusal(context, failing.as_mut(), || upstream.ready(Interest::ERROR), upstream, exchange);
         let mut turn = ConnectionTurn::default();
         loop {
-            match session.poll_answer(context, worker, upstream) {
+            match session.poll_answers(context, worker, upstream) {
                 Poll::Ready(Ok(())) => {
                     session.last_ns.set(now_ns);
                     if exchange.upstream.header_ns == 0 {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir_plugin::{BareExchange, Exchange, Stop};
 
 use super::StreamClient;
-use crate::answer::tunnel::{BrokenEnd, Direction};
+use crate::answer::tunnel::{BrokenEnd, Direction, moved_bytes};
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
 use crate::endpoint::pool::StreamConnection;
@@ -61,7 +61,7 @@ impl StreamRelay {
                 break;
             }
             self.last_ns = now_ns;
-            if turn.ends_with_piece(context) {
+            if turn.ends_with_bytes(context, moved_bytes(&up_moved).max(moved_bytes(&down_moved)) as usize) {
                 break;
             }
         }
@@ -82,7 +82,7 @@ impl StreamRelay {
     fn is_over(&self, client: &impl Pipe, upstream: &impl Pipe) -> bool {
         let is_done =
             |direction: &Direction, to_closes: bool| direction.is_shut() || direction.is_drained() && to_closes;
-        is_done(&self.up, upstream.is_closed_by_drop()) && is_done(&self.down, client.is_closed_by_drop())
+        is_done(&self.up, upstream.is_plain()) && is_done(&self.down, client.is_plain())
     }
 
     /// Records what was carried.
