@@ -100,7 +100,6 @@ pub(super) async fn drive(
         handshakes: 0,
         phase: WorkerPhase::Serving,
         was_full: false,
-        has_postponed: false,
         timer,
         others: Arc::clone(&share.others),
         sockets: share.sockets,
@@ -140,8 +139,6 @@ struct SocketDriver {
     phase: WorkerPhase,
     /// The worker was at its connection limit.
     was_full: bool,
-    /// What connections have to send waits for the next poll.
-    has_postponed: bool,
 }
 
 impl SocketDriver {
@@ -154,7 +151,7 @@ impl SocketDriver {
             self.sleeps_until = None;
         }
         self.sleeps_until.take_if(|until| *until <= now);
-        let has_received = self.receive(context, now);
+        self.receive(context, now);
         self.expire(now);
         let (phase, is_full) = (self.service.phase(), self.worker.is_full());
         let is_new = phase != self.phase || is_full && !self.was_full;
@@ -164,7 +161,7 @@ impl SocketDriver {
             self.connections.values().for_each(|driven| driven.connection.touch());
         }
         if self.endpoint.poll_unsent(context).is_ready() {
-            self.drive_all(context, now, has_received);
+            self.wakes.take().into_iter().for_each(|handle| self.drive(context, now, handle));
         }
         let has_drained = self.phase != WorkerPhase::Serving && self.connections.is_empty();
         if self.phase == WorkerPhase::Stopping || has_drained && self.sockets.poll_end(context).is_ready() {
@@ -174,26 +171,11 @@ impl SocketDriver {
         Poll::Pending
     }
 
-    /// Looks after the connections that need it. Once datagrams have been received, the requests in them begin, and nothing is sent before
-    /// the tasks have run that are ready to: acknowledgements leave in the packets of what these answer, which saves packets, and calls of
-    /// the system. It is not put off twice.
-    fn drive_all(&mut self, context: &mut Context<'_>, now: Instant, has_received: bool) {
-        self.has_postponed = has_received && !self.has_postponed;
-        for handle in self.wakes.take() {
-            match self.has_postponed {
-                true => self.begin_requests(handle),
-                false => self.drive(context, now, handle),
-            }
-        }
-    }
-
-    /// Receives datagrams; `true` if there were some of connections.
-    fn receive(&mut self, context: &mut Context<'_>, now: Instant) -> bool {
-        let (mut incoming, mut has_received) = (Vec::new(), false);
+    fn receive(&mut self, context: &mut Context<'_>, now: Instant) {
+        let mut incoming = Vec::new();
         let connections = &self.connections;
         let received = self.endpoint.poll_receive(context, now, |_, event| match event {
             EndpointEvent::Connection(handle, event) => {
-                has_received = true;
                 if let Some(driven) = connections.get(&handle) {
                     driven.connection.state.borrow_mut().quic.handle_event(event);
                     driven.connection.touch();
@@ -208,7 +190,6 @@ impl SocketDriver {
         for begun in incoming {
             self.accept(context, now, *begun);
         }
-        has_received
     }
 
     fn refuse(&mut self, context: &mut Context<'_>, incoming: Incoming) {
@@ -265,20 +246,13 @@ impl SocketDriver {
         }
     }
 
-    /// Handles the events of a connection, which remains in the list.
-    fn begin_requests(&mut self, handle: ConnectionHandle) {
-        let Some(driven) = self.connections.get(&handle) else { return };
-        handle_events(&driven.connection, &mut driven.connection.state.borrow_mut());
-        driven.connection.touch();
-    }
-
     /// Handles the events of a connection, sends what it has to send, and notes when it has to be looked at next.
     fn drive(&mut self, context: &mut Context<'_>, now: Instant, handle: ConnectionHandle) {
         let Some(driven) = self.connections.get_mut(&handle) else { return };
         let connection = Rc::clone(&driven.connection);
         let mut state = connection.state.borrow_mut();
         self.endpoint.settle(handle, &mut state.quic);
-        handle_events(&connection, &mut state);
+        connection.handle_events(&mut state, &mut |state: &mut H3State, id| requests::begin(&connection, state, id));
         let now_ns = self.worker.now_ns();
         requests::begin_undecided(&connection, &mut state, now_ns);
         let check_ns = connection.keep_deadlines(&mut state, now_ns);
@@ -323,9 +297,4 @@ impl SocketDriver {
             context.waker().wake_by_ref();
         }
     }
-}
-
-/// Handles the events of a connection, and begins the requests that have come.
-fn handle_events(connection: &Rc<H3Connection>, state: &mut H3State) {
-    connection.handle_events(state, &mut |state: &mut H3State, id| requests::begin(connection, state, id));
 }
