@@ -26,7 +26,7 @@ pub struct KubeOptions {
     /// Objects of the kinds of the APISIX ingress controller are ours, if their class is that of this controller or ours.
     pub adopt_apisix: bool,
     /// The objects are manifests and not all that a cluster has: an IngressClass that is missing is that of ingress-nginx, and
-    /// Services without EndpointSlices are reached by their names.
+    /// Services without EndpointSlices are reached by their names. Hints of zones are left out.
     pub offline: bool,
     pub addresses: GatewayAddresses,
     /// A Service is made for each Gateway.

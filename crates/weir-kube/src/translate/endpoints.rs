@@ -12,11 +12,23 @@ pub(super) struct PodAddress {
     pub port: u16,
 }
 
+/// An address, and the zones whose clients should prefer it.
+pub(super) struct HintedAddress {
+    pub at: PodAddress,
+    /// Empty for all addresses of a Service of which any has no zone, as for kube-proxy.
+    pub zones: Vec<String>,
+}
+
 /// The addresses of a port of a Service that may get requests, sorted. Those that terminate are used only while there are no others.
+pub(super) fn addresses(world: &World, service: &Service, port: &str) -> Vec<PodAddress> {
+    hinted_addresses(world, service, port).into_iter().map(|address| address.at).collect()
+}
+
+/// The same with zones.
 ///
 /// Of a service with two families of addresses, only those of one are used, since each pod would be there twice: the primary one, or the
 /// other while the primary one has none. A headless Service without a selector gets both from the API server, whichever its slices have.
-pub(super) fn addresses(world: &World, service: &Service, port: &str) -> Vec<PodAddress> {
+pub(super) fn hinted_addresses(world: &World, service: &Service, port: &str) -> Vec<HintedAddress> {
     let families = &service.spec.ip_families;
     if families.is_empty() {
         return addresses_of(world, service, port, |slice| slice.address_type != "FQDN");
@@ -31,7 +43,7 @@ fn addresses_of(
     service: &Service,
     port: &str,
     is_meant: impl Fn(&EndpointSlice) -> bool,
-) -> Vec<PodAddress> {
+) -> Vec<HintedAddress> {
     let metadata = &service.metadata;
     let name = ObjectName::new(&metadata.namespace, &metadata.name);
     let (mut staying, mut leaving) = (Vec::new(), Vec::new());
@@ -41,19 +53,39 @@ fn addresses_of(
         for endpoint in &slice.endpoints {
             let Some(address) = address(endpoint) else { continue };
             let EndpointConditions { ready, serving, terminating } = endpoint.conditions;
+            let zones = endpoint.hints.for_zones.iter().map(|zone| zone.name.clone()).collect();
+            let found = HintedAddress { at: PodAddress { address, port }, zones };
             match (ready.unwrap_or(true), terminating.unwrap_or(false)) {
-                (true, false) => staying.push(PodAddress { address, port }),
+                (true, false) => staying.push(found),
                 // With `publishNotReadyAddresses`, what terminates is ready as well.
-                (true, true) => leaving.push(PodAddress { address, port }),
-                (false, true) if serving.unwrap_or(false) => leaving.push(PodAddress { address, port }),
+                (true, true) => leaving.push(found),
+                (false, true) if serving.unwrap_or(false) => leaving.push(found),
                 (false, _) => {}
             }
         }
     }
-    let mut addresses = if staying.is_empty() { leaving } else { staying };
-    addresses.sort();
-    // During a move, an address is in two slices.
-    addresses.dedup();
+    merged(if staying.is_empty() { leaving } else { staying })
+}
+
+/// Each address once: during a move, it is in two slices.
+fn merged(mut addresses: Vec<HintedAddress>) -> Vec<HintedAddress> {
+    addresses.sort_by_key(|address| address.at);
+    addresses.dedup_by(|next, kept| {
+        let is_same = next.at == kept.at;
+        if is_same {
+            kept.zones.append(&mut next.zones);
+        }
+        is_same
+    });
+    let is_hinted = addresses.iter().all(|address| !address.zones.is_empty());
+    for address in &mut addresses {
+        if is_hinted {
+            address.zones.sort_unstable();
+            address.zones.dedup();
+        } else {
+            address.zones.clear();
+        }
+    }
     addresses
 }
 
@@ -143,6 +175,25 @@ endpoints: {endpoints}
         }
         let spec = format!("ipFamilies: [IPv4], {port}");
         assert!(hosts(&world_of(&spec, &six)).is_empty(), "it is no family of the Service");
+    }
+
+    #[test]
+    fn zones_are_hints_only_if_all_addresses_have_some() {
+        let zones = |slices: &str| {
+            let world = world(slices);
+            let service = world.services.get(&ObjectName::new("n", "a")).unwrap();
+            let found = hinted_addresses(&world, service, "web").into_iter();
+            found.map(|it| format!("{} {}", it.at.address, it.zones.join(" "))).collect::<Vec<_>>()
+        };
+        let near = "{ addresses: [10.0.0.1], hints: { forZones: [{ name: b }, { name: a }] } }";
+        let far = "{ addresses: [10.0.0.2], hints: { forZones: [{ name: c }] } }";
+        assert_eq!(zones(&slice("s", &format!("[{near}, {far}]"))), ["10.0.0.1 a b", "10.0.0.2 c"]);
+        assert_eq!(zones(&slice("s", &format!("[{near}, {{ addresses: [10.0.0.2] }}]"))), ["10.0.0.1 ", "10.0.0.2 "]);
+        // Those that get no requests do not count, and an address that is there twice has the zones of both.
+        let gone = "{ addresses: [10.0.0.3], conditions: { ready: false } }";
+        let again = near.replace("name: b", "name: d");
+        let twice = format!("{}{}", slice("s", &format!("[{near}, {gone}]")), slice("t", &format!("[{again}]")));
+        assert_eq!(zones(&twice), ["10.0.0.1 a b d"]);
     }
 
     #[test]

@@ -71,7 +71,7 @@ impl Translator {
         }
         let services = changes.services();
         services.iter().chain(&changes.endpoints).for_each(|service| self.shared.upstreams.change(service));
-        self.shared.write(world, reader);
+        self.shared.write(world, &self.options, reader);
     }
 
     /// What users should learn about their objects in addition, as the last translation has it.
