@@ -26,6 +26,7 @@ mod pulling;
 mod real;
 mod real_apisix;
 mod real_figures;
+mod recipes;
 mod rights;
 mod rollouts;
 mod services;
