@@ -6,7 +6,7 @@ use weir_testkit::{DEADLINE, eventually};
 
 use crate::apisix::{files, objects};
 use crate::control_plane::{ControlPlane, collection};
-use crate::policies::policy;
+use crate::policies::{policy, settings};
 
 const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/weirpolicies.weir.dev";
 
@@ -62,6 +62,13 @@ fn the_definition_accepts_the_example_of_each_plugin() {
     assert_eq!(dry_run(&plane, &policy("secret", ("Gateway", "edge"), reference)).0, 201);
     let disabled = json!({ "csrf": { "_meta": { "disable": true } } });
     assert_eq!(dry_run(&plane, &policy("disabled", ("Gateway", "edge"), disabled)).0, 201);
+    let upstream = json!({
+        "type": "chash", "hash_on": "header", "key": "x-user", "retries": 1, "timeout": { "connect": 1, "send": 2, "read": "3s" },
+        "checks": { "active": { "http_path": "/healthy" }, "passive": {} }, "concurrency": "auto", "slow_start": "30s",
+        "persistence": { "type": "cookie", "name": "s" }, "keepalive_pool": { "size": 8 }, "retry_on": ["http_503"],
+    });
+    let (status, answer) = dry_run(&plane, &settings(upstream));
+    assert_eq!(status, 201, "{answer}");
     let mut ingress = limit();
     ingress["spec"]["targetRefs"] = json!([{ "group": "networking.k8s.io", "kind": "Ingress", "name": "shop" }]);
     assert_eq!(dry_run(&plane, &ingress).0, 201);
@@ -77,8 +84,10 @@ fn the_definition_refuses_what_no_policy_can_be() {
         ("/spec/targetRefs/0/group", json!("networking.k8s.io"), "Ingress is of the group networking.k8s.io"),
         ("/spec/targetRefs/0/kind", json!("Ingress"), "Ingress is of the group networking.k8s.io"),
         ("/spec/targetRefs", ingress(json!("rule")), "an Ingress has no parts"),
-        ("/spec/targetRefs/0/group", json!(""), "Unsupported value"),
-        ("/spec/targetRefs/0/kind", json!("Service"), "Unsupported value"),
+        ("/spec/targetRefs/0/group", json!(""), "Service of none"),
+        ("/spec/targetRefs/0/kind", json!("Service"), "Service of none"),
+        ("/spec/targetRefs/0/group", json!("apps"), "Unsupported value"),
+        ("/spec/targetRefs/0/kind", json!("Deployment"), "Unsupported value"),
         ("/spec/targetRefs/0/name", json!(""), "spec.targetRefs[0].name"),
         ("/spec/targetRefs/0/name", json!("a".repeat(254)), "spec.targetRefs[0].name"),
         ("/spec/targetRefs/0/sectionName", json!(""), "spec.targetRefs[0].sectionName"),
@@ -90,7 +99,9 @@ fn the_definition_refuses_what_no_policy_can_be() {
         ),
         ("/spec/targetRefs", Value::Null, "spec.targetRefs"),
         ("/spec/plugins", json!({}), "spec.plugins"),
-        ("/spec/plugins", Value::Null, "spec.plugins"),
+        ("/spec/plugins", Value::Null, "plugins"),
+        ("/spec/upstream", json!({}), "spec.upstream"),
+        ("/spec/upstream", json!({ "retries": -1 }), "spec.upstream.retries"),
         ("/spec/plugins/limit-count", json!("x"), "must be of type object"),
         ("/spec/plugins/limit-count/time_window", json!(true), "spec.plugins.limit-count.time_window"),
         ("/spec/plugins/limit-count/rejected_code", json!(99), "spec.plugins.limit-count.rejected_code"),

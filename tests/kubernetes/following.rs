@@ -5,9 +5,9 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::json;
-use weir_testkit::{Answer, Client, DEADLINE, Origin, eventually, free_port};
+use weir_testkit::{Answer, Client, DEADLINE, Origin, TempDir, eventually, free_port};
 
-use crate::edge::{serving, weir};
+use crate::edge::{Edge, serving, weir};
 use crate::objects::{gateway, route, service, stream_route};
 use crate::stand_in::StandIn;
 
@@ -31,6 +31,33 @@ fn endpoints_come_and_go() {
     let before = first.requests().len();
     assert_eq!(edge.get("/orders").text(), "second");
     assert_eq!(first.requests().len(), before, "nothing goes to the old one");
+}
+
+/// The cluster gives endpoints to zones, and the node knows its own.
+#[test]
+fn endpoints_of_the_nodes_zone_are_used_and_others_while_none_of_these_can_be() {
+    let (cluster, data, port) = (StandIn::start(), TempDir::new(), free_port());
+    let [near, far] = ["near", "far"].map(|name| Origin::serving(move |_| Answer::ok(name)));
+    let of_zone = |origin: &Origin, zone: &str| {
+        let [of_service, mut slice] = service("orders", origin.addr());
+        slice["metadata"]["name"] = format!("orders-{zone}").into();
+        slice["endpoints"][0]["hints"] = json!({ "forZones": [{ "name": zone }] });
+        [of_service, slice]
+    };
+    cluster.apply(gateway(port).into_iter().chain([route("orders", "/orders")]));
+    cluster.apply(of_zone(&near, "a").into_iter().chain(of_zone(&far, "b")));
+    let store = cluster.node("").replacen('{', "{ zone: a,", 1);
+    let file = format!("{store}data_dir: {}\nresource_listeners: [\":{port}\"]\n", data.path().display());
+    let edge = Edge::with_file(file, data, port);
+    edge.wait("/orders", 200);
+    for _ in 0..20 {
+        assert_eq!(edge.get("/orders").text(), "near");
+    }
+    assert_eq!(far.requests().len(), 0);
+    drop(near);
+    for _ in 0..20 {
+        assert_eq!(edge.get("/orders").text(), "far", "no request is lost with the zone");
+    }
 }
 
 /// An endpoint that sends each datagram back.

@@ -20,6 +20,14 @@ pub(crate) fn policy(name: &str, (kind, target): (&str, &str), plugins: Value) -
     })
 }
 
+/// A policy with settings of the upstreams of the Service `orders`.
+pub(crate) fn settings(upstream: Value) -> Value {
+    let mut policy = policy("settings", ("HTTPRoute", "orders"), Value::Null);
+    let target = json!({ "group": "", "kind": "Service", "name": "orders" });
+    policy["spec"] = json!({ "targetRefs": [target], "upstream": upstream });
+    policy
+}
+
 /// Waits until the condition `Accepted` of the first target has this reason. Returns its message.
 #[track_caller]
 fn wait_reason(cluster: &StandIn, name: &str, reason: &str) -> String {
@@ -328,4 +336,47 @@ fn of_policies_whose_plugins_the_node_refuses_together_each_says_so() {
     cluster.objects().delete("weirpolicies", "shop", "rule");
     wait_reason(&cluster, "whole", "Accepted");
     edge.wait("/orders", 200);
+}
+
+/// Whatever refers to the Service, and as long as the policy says so.
+#[test]
+fn settings_of_a_service_hold_for_its_upstreams() {
+    let cluster = StandIn::start();
+    let origin = Origin::serving(|_| Answer::with(403, "", "bad"));
+    let good = Origin::serving(|_| Answer::ok("good"));
+    let [of_service, first] = service("orders", origin.addr());
+    let [_, mut second] = service("orders", good.addr());
+    second["metadata"]["name"] = "orders-2".into();
+    cluster.apply([route("orders", "/orders"), of_service, first, second]);
+    let edge = Edge::start(&cluster);
+    edge.wait("/orders", 200);
+    edge.wait("/orders", 403);
+    cluster.apply([settings(json!({ "retry_on": ["http_403"], "retries": 1 }))]);
+    wait_reason(&cluster, "settings", "Accepted");
+    for _ in 0..20 {
+        assert_eq!(edge.get("/orders").text(), "good", "the other endpoint is asked");
+    }
+    // A wrong one says so, and has no effect.
+    for (upstream, told) in [
+        (json!({ "retries": "many" }), "upstream.retries: "),
+        (json!({ "nodes": { "10.0.0.1:80": 1 } }), "upstream.nodes: cannot be set by a policy"),
+        (json!({ "upstream_host": "$env://HOME", "pass_host": "rewrite" }), "upstream: values of Secrets"),
+    ] {
+        cluster.apply([settings(upstream)]);
+        eventually(&format!("it says {told}"), DEADLINE, || {
+            wait_reason(&cluster, "settings", "Invalid").starts_with(told)
+        });
+        edge.wait("/orders", 403);
+        edge.wait("/orders", 200);
+    }
+    // Of two, the first one, which the other names.
+    let mut other = settings(json!({ "retries": 0 }));
+    other["metadata"]["name"] = "zero".into();
+    cluster.apply([settings(json!({ "retry_on": ["http_403"] })), other]);
+    wait_reason(&cluster, "settings", "Accepted");
+    let message = wait_reason(&cluster, "zero", "Conflicted");
+    assert!(message.contains("WeirPolicy settings"), "{message}");
+    cluster.objects().delete("weirpolicies", "shop", "settings");
+    wait_reason(&cluster, "zero", "Accepted");
+    edge.wait("/orders", 403);
 }

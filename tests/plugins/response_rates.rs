@@ -153,6 +153,8 @@ fn paced_content_leaves_memory_to_plugins_that_need_whole_bodies() {
     let clients: Vec<Client> = (0..RESPONSES).map(|_| downloading(&gateway, PIECE)).collect();
     let held = gateway.metrics().get("weir_held_content_bytes").expect("a metric");
     assert!((1.0..=262_144.0).contains(&held), "{held} bytes wait");
+    let exceeded = gateway.metrics().get("weir_response_rates_exceeded_total").expect("a metric");
+    assert!(exceeded >= 1.0, "what had no room to wait is counted");
     let answer = gateway.client().get("/whole").expect("an answer");
     assert_eq!((answer.status, answer.body.len()), (200, 200_000));
     assert_eq!(clients.len() as u64, RESPONSES);

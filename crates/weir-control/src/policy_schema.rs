@@ -8,12 +8,39 @@ use serde_json::{Map, Value, json};
 use weir_plugin::{Entry, Registry};
 
 use crate::document::is_secret_at;
+use crate::document::kinds;
+use crate::keys::schema;
 
 const KEEP_UNKNOWN: &str = "x-kubernetes-preserve-unknown-fields";
 /// The deepest options that are described.
 const MOST_DEPTH: usize = 6;
 /// The most targets of a policy: as many entries as the status has room for.
 const MOST_TARGETS: u32 = 16;
+
+/// What users of a namespace may set of the upstreams of their Services: how endpoints are chosen, watched, tried again and waited for. Which
+/// endpoints there are, and how they are trusted, is said by other objects.
+pub(crate) const UPSTREAM_SETTINGS: [&str; 20] = [
+    "type",
+    "hash_on",
+    "key",
+    "checks",
+    "retries",
+    "retry_timeout",
+    "retry_budget",
+    "retry_on",
+    "retry_same_endpoint",
+    "all_down",
+    "timeout",
+    "http2",
+    "proxy_protocol",
+    "pass_host",
+    "upstream_host",
+    "keepalive_pool",
+    "concurrency",
+    "queue",
+    "slow_start",
+    "persistence",
+];
 
 /// The CustomResourceDefinition.
 pub fn definition(registry: &Registry) -> Value {
@@ -29,7 +56,7 @@ pub fn definition(registry: &Registry) -> Value {
         ],
         "schema": { "openAPIV3Schema": {
             "type": "object",
-            "description": "Plugins for what its targets serve.",
+            "description": "Plugins for what its targets serve, and settings of the upstreams of Services.",
             "required": ["spec"],
             "properties": {
                 "apiVersion": { "type": "string" },
@@ -68,10 +95,14 @@ fn spec(registry: &Registry) -> Value {
     let plugins: Map<String, Value> = possible.map(|entry| (entry.name.to_owned(), plugin(entry))).collect();
     json!({
         "type": "object",
-        "required": ["targetRefs", "plugins"],
+        "required": ["targetRefs"],
+        "x-kubernetes-validations": [{
+            "rule": "has(self.plugins) || has(self.upstream)",
+            "message": "needs plugins, or upstream for Services",
+        }],
         "properties": {
             "targetRefs": {
-                "description": "What the plugins are for, in the namespace of the policy.",
+                "description": "What the plugins and the settings are for, in the namespace of the policy.",
                 "type": "array",
                 "minItems": 1,
                 "maxItems": MOST_TARGETS,
@@ -81,7 +112,11 @@ fn spec(registry: &Registry) -> Value {
                     "x-kubernetes-validations": [
                         {
                             "rule": "(self.kind == 'Ingress') == (self.group == 'networking.k8s.io')",
-                            "message": "Ingress is of the group networking.k8s.io, the other kinds are of gateway.networking.k8s.io",
+                            "message": "Ingress is of the group networking.k8s.io, Service of none, and the other kinds are of gateway.networking.k8s.io",
+                        },
+                        {
+                            "rule": "(self.kind == 'Service') == (self.group == '')",
+                            "message": "Ingress is of the group networking.k8s.io, Service of none, and the other kinds are of gateway.networking.k8s.io",
                         },
                         {
                             "rule": "self.kind != 'Ingress' || !has(self.sectionName)",
@@ -89,11 +124,11 @@ fn spec(registry: &Registry) -> Value {
                         },
                     ],
                     "properties": {
-                        "group": { "type": "string", "enum": ["gateway.networking.k8s.io", "networking.k8s.io"] },
-                        "kind": { "type": "string", "enum": ["Gateway", "HTTPRoute", "GRPCRoute", "Ingress"] },
+                        "group": { "type": "string", "enum": ["gateway.networking.k8s.io", "networking.k8s.io", ""] },
+                        "kind": { "type": "string", "enum": ["Gateway", "HTTPRoute", "GRPCRoute", "Ingress", "Service"] },
                         "name": { "type": "string", "minLength": 1, "maxLength": 253 },
                         "sectionName": {
-                            "description": "A listener of a Gateway, or a rule of a route.",
+                            "description": "A listener of a Gateway, a rule of a route, or a port of a Service.",
                             "type": "string", "minLength": 1, "maxLength": 253,
                         },
                     },
@@ -106,7 +141,28 @@ fn spec(registry: &Registry) -> Value {
                 KEEP_UNKNOWN: true,
                 "properties": plugins,
             },
+            "upstream": upstream(),
         },
+    })
+}
+
+/// The keys of upstreams that a policy may have.
+fn upstream() -> Value {
+    let table = kinds::find("upstreams").and_then(|kind| kind.table()).expect("upstreams are a kind with keys");
+    let schema = schema::of(table);
+    let conversion = SchemaConversion { definitions: &schema["$defs"] };
+    let described = |key: &&str| {
+        let mut converted = conversion.structural(&schema["properties"][key], &mut vec!["upstream".to_owned()], 1);
+        converted["description"] = first_sentence(&schema["properties"][key]).into();
+        ((*key).to_owned(), converted)
+    };
+    let keys: Map<String, Value> = UPSTREAM_SETTINGS.iter().map(described).collect();
+    json!({
+        "description": "For Services: how their endpoints are chosen, checked, tried again and waited for, by keys of upstreams.",
+        "type": "object",
+        "minProperties": 1,
+        KEEP_UNKNOWN: true,
+        "properties": keys,
     })
 }
 

@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::objects::ObjectRef;
 
@@ -26,7 +26,7 @@ pub struct KubeOptions {
     /// Objects of the kinds of the APISIX ingress controller are ours, if their class is that of this controller or ours.
     pub adopt_apisix: bool,
     /// The objects are manifests and not all that a cluster has: an IngressClass that is missing is that of ingress-nginx, and
-    /// Services without EndpointSlices are reached by their names.
+    /// Services without EndpointSlices are reached by their names. Hints of zones are left out.
     pub offline: bool,
     pub addresses: GatewayAddresses,
     /// A Service is made for each Gateway.
@@ -57,6 +57,12 @@ pub trait PolicyPlugins: fmt::Debug + Send + Sync {
     /// If no consumer can have them. The reason tells no value.
     fn credential(&self, plugin: &str, options: &Value) -> Result<String, String>;
 
+    /// Whether users of a namespace may give these settings to the upstreams of its Services.
+    ///
+    /// # Errors
+    /// The reason, with the place.
+    fn check_upstream(&self, settings: &Map<String, Value>) -> Result<(), String>;
+
     /// Checks that the node may run the plugin.
     ///
     /// # Errors
@@ -85,6 +91,10 @@ impl PolicyPlugins for NoPlugins {
 
     fn credential(&self, _: &str, _: &Value) -> Result<String, String> {
         Err("there is no such plugin".to_owned())
+    }
+
+    fn check_upstream(&self, _: &Map<String, Value>) -> Result<(), String> {
+        Ok(())
     }
 
     fn check_enabled(&self, _: &str) -> Result<(), String> {

@@ -27,7 +27,7 @@ const MANIFESTS: [&str; 9] = [
 ];
 
 /// Texts of the manifests, and what stands in their place in another version of the objects.
-const EDITS: [(&str, &str); 45] = [
+const EDITS: [(&str, &str); 48] = [
     ("10.1.0.", "10.2.0."),
     ("endpoints: [", "endpoints: [] # ["),
     ("ready: false", "ready: true"),
@@ -73,6 +73,12 @@ const EDITS: [(&str, &str); 45] = [
     ("priority: 900", "priority: 901"),
     ("vars: [[\"http", "vars: [\"wrong\", [\"http"),
     ("gatewayRef: { name: apisix }", "gatewayRef: { name: gone }"),
+    ("upstream: { type: ewma }", "upstream: { type: none }"),
+    ("upstream: { type: least_conn", "upstream: { slow_start: 5, type: least_conn"),
+    (
+        "endpoints: [{ addresses: [10.1.0.9] }]",
+        "endpoints: [{ addresses: [10.1.0.9], hints: { forZones: [{ name: a }] } }]",
+    ),
 ];
 
 /// The objects of the manifests in each of their versions, first as they are.

@@ -53,6 +53,8 @@ pub struct HeldUse {
     pub limit: u64,
     pub refused_for_node: u64,
     pub refused_for_client: u64,
+    /// Times that content which need not be held was not: see [`Held::set_if_spare`].
+    pub not_spare: u64,
 }
 
 /// Number of tables for clients, so that workers rarely contend for a lock.
@@ -69,6 +71,7 @@ pub struct HeldBudget {
     used: AtomicU64,
     refused_for_node: AtomicU64,
     refused_for_client: AtomicU64,
+    not_spare: AtomicU64,
     random: RandomState,
     clients: [Mutex<HashTable<ClientShare>>; TABLES],
 }
@@ -94,6 +97,7 @@ impl HeldBudget {
             used: AtomicU64::new(0),
             refused_for_node: AtomicU64::new(0),
             refused_for_client: AtomicU64::new(0),
+            not_spare: AtomicU64::new(0),
             random: RandomState::default(),
             clients: std::array::from_fn(|_| Mutex::default()),
         }
@@ -111,6 +115,7 @@ impl HeldBudget {
             limit: self.node.load(Relaxed),
             refused_for_node: self.refused_for_node.load(Relaxed),
             refused_for_client: self.refused_for_client.load(Relaxed),
+            not_spare: self.not_spare.load(Relaxed),
         }
     }
 
@@ -244,14 +249,18 @@ impl Held {
     }
 
     /// Like [`Held::set`], for content that need not be held: only while three quarters of both limits stay free, so that it leaves
-    /// room for other content. Returns whether it is held; `false` counts as no refusal, and the number stays as it was.
+    /// room for other content. Returns whether it is held; `false` counts for itself and as no refusal, and the number stays as it was.
     pub fn set_if_spare(&mut self, bytes: u64) -> bool {
         self.set_if_spare_in(&BUDGET, bytes)
     }
 
     fn set_if_spare_in(&mut self, budget: &HeldBudget, bytes: u64) -> bool {
         let more = bytes.div_ceil(STEP).saturating_mul(STEP).saturating_sub(self.bytes);
-        budget.has_spare(self.of, more) && self.set_in(budget, bytes).is_ok()
+        let is_held = budget.has_spare(self.of, more) && self.set_in(budget, bytes).is_ok();
+        if !is_held {
+            budget.not_spare.fetch_add(1, Relaxed);
+        }
+        is_held
     }
 
     /// How many more bytes a client may hold by its own limit, whatever the node holds.
@@ -366,6 +375,7 @@ mod tests {
         assert_eq!(held.sum::<u64>(), 4 * STEP, "a quarter of the node's");
         let used = budget.in_use();
         assert_eq!((used.refused_for_node, used.refused_for_client), (0, 0), "nothing of others was refused");
+        assert_eq!(used.not_spare, 5, "once for the first one, and for four of six");
         paced.iter_mut().for_each(|held| held.set_in(&budget, 0).expect("it becomes less"));
     }
 

@@ -3,7 +3,7 @@
 `agent.py SERVER TOKEN ADDRESS ECHO WEIR` runs in a directory with `ca.crt`, `server.crt` and `server.key`, as root and in namespaces for
 networks, mounts and processes that end with it. It does what a scheduler and a kubelet do: it binds every pod, runs `ECHO` for
 images named `echo-basic`, the program `coredns` beside it for images of that name, `WEIR` for the image `weir` and nothing for others,
-writes the status of the pod, serves its log to the API server at `ADDRESS`, and waits before it ends a pod for as long as `preStop` says.
+writes the status of the pod (never ready if it has `readinessGates`, which nothing here opens), serves its log to the API server at `ADDRESS`, and waits before it ends a pod for as long as `preStop` says.
 """
 
 import base64
@@ -86,8 +86,8 @@ class Pod:
             self.start(container, ["chroot", self.root(container, program), "/" + program])
         elif container["image"] == "weir":
             self.start(container, [WEIR])
-        status = {"type": "Ready", "status": "True", "lastTransitionTime": now()}
-        kinds = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+        status = {"status": "True", "lastTransitionTime": now()}
+        kinds = ["PodScheduled", "Initialized", "ContainersReady"] + ["Ready"] * ("readinessGates" not in self.spec)
         self.api.call("PATCH", self.path + "/status", {"status": {
             "phase": "Running", "hostIP": BRIDGE, "podIP": self.address, "podIPs": [{"ip": self.address}], "startTime": now(),
             "conditions": [status | {"type": kind} for kind in kinds],

@@ -171,6 +171,15 @@ fn limits_and_access() {
             &[(get("/", "h"), "403")],
         ),
         one_rule(
+            &[("satisfy", "any"), ("auth-url", "http://127.0.0.1:9/check"), ("whitelist-source-range", "127.0.0.0/8")],
+            &[(get("/", "h"), "one GET")],
+        ),
+        one_rule(
+            &[("satisfy", "any"), ("auth-url", "http://127.0.0.1:9/check"), ("whitelist-source-range", "10.0.0.0/8")],
+            &[(get("/", "h"), "503")],
+        ),
+        one_rule(&[("satisfy", "any"), ("whitelist-source-range", "10.0.0.0/8")], &[(get("/", "h"), "403")]),
+        one_rule(
             &[("limit-rpm", "1"), ("limit-burst-multiplier", "1")],
             &[(get("/1", "h"), "one GET"), (get("/2", "h"), "one GET"), (get("/3", "h"), "503")],
         ),
@@ -338,7 +347,6 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("auth-type", "basic", "there is no Secret"),
     ("auth-url", "", "is not understood"),
     ("auth-url", "https://$arg_a/check", "has a variable that has no fixed value here"),
-    ("satisfy", "any", "cannot be demanded"),
     ("whitelist-source-range", "10.0.0.0/33", "`10.0.0.0/33` is not understood"),
     ("denylist-source-range", "office", "`office` is not understood"),
     ("auth-tls-secret", "shop/missing", "there is no Secret"),

@@ -31,6 +31,21 @@ const ROWS: &[Row] = &[
     (&[("proxy-redirect-from", "off")], Nothing),
     (&[("proxy-redirect-from", "http://a/"), ("proxy-redirect-to", "http://b/")], Left("`Location` of responses")),
     (&[("satisfy", "all")], Nothing),
+    (
+        &[("satisfy", "any"), ("auth-url", "http://127.0.0.1:9/check"), ("whitelist-source-range", "127.0.0.0/8")],
+        Sets(&[
+            ("/plugins/ip-restriction", "null"),
+            ("/plugins/forward-auth/_meta/filter", r#"[["remote_addr", "!", "ipmatch", ["127.0.0.0/8"]]]"#),
+        ]),
+    ),
+    (
+        &[("satisfy", "any"), ("auth-url", "http://127.0.0.1:9/check")],
+        Sets(&[("/plugins/forward-auth/_meta", "null"), ("/plugins/ip-restriction", "null")]),
+    ),
+    (
+        &[("satisfy", "any"), ("auth-url", "http://127.0.0.1:9/check"), ("denylist-source-range", "10.0.0.0/8")],
+        Refused("either no denied address or a credential"),
+    ),
     (&[("auth-tls-verify-client", "optional_no_ca")], Refused("must be valid, use `optional`")),
     (&[("auth-tls-match-cn", "CN=a")], Refused("by its common name")),
     (&[("auth-tls-pass-certificate-to-upstream", "false")], Nothing),

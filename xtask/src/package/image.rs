@@ -85,7 +85,11 @@ pub(super) fn write_image(
     let manifest_type = "application/vnd.oci.image.manifest.v1+json";
     let manifest = json!({ "schemaVersion": 2, "mediaType": manifest_type, "config": config, "layers": [layer] });
     let mut manifest = json_blob(work, &blobs, &manifest, manifest_type)?;
-    manifest["annotations"] = json!({ "org.opencontainers.image.ref.name": VERSION });
+    manifest["annotations"] = json!({
+        "org.opencontainers.image.ref.name": VERSION,
+        // Containerd, and with it k3s and kind, and podman call the image so once they have loaded it.
+        "io.containerd.image.name": format!("docker.io/library/weir:{VERSION}"),
+    });
     manifest["platform"] = json!({ "architecture": architecture, "os": "linux" });
     write(&layout.join("index.json"), &json!({ "schemaVersion": 2, "manifests": [manifest] }).to_string())?;
     write(&layout.join("oci-layout"), &json!({ "imageLayoutVersion": "1.0.0" }).to_string())?;

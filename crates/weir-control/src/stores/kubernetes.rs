@@ -11,6 +11,7 @@ mod pulled;
 mod served_cluster;
 mod sink;
 mod told_faults;
+mod zones;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,17 +34,18 @@ use sink::StoreSink;
 const LEASE: &str = "weir-status-writer";
 
 /// Reads the objects of the cluster, or the copy if the API server cannot be reached. `node` is the name of this node and the directory
-/// of its copy; without it nothing is kept, and nothing is written to the cluster.
+/// of its copy; without it nothing is kept, and nothing is written to the cluster. `zone` is that of the node, if it is known.
 ///
 /// # Errors
 /// If neither the cluster nor a copy can be read.
 pub(super) fn follow(
     settings: &KubernetesSettings,
+    zone: Option<&str>,
     node: Option<(String, PathBuf)>,
     beside: &Path,
     (plugins, told): (NodePlugins, &dyn Fn(&str)),
 ) -> Result<ClusterStore, StoreFailure> {
-    let (opening, followed) = OpeningStore::new("kubernetes", node)?;
+    let (opening, followed) = OpeningStore::new("kubernetes", node, zone)?;
     let (runtime, server) = connect(settings, beside)?;
     let name = format!("kubernetes {}", server.address());
     let sink = StoreSink::new(Arc::clone(&opening.mailbox), server.address(), followed);

@@ -115,6 +115,7 @@ fn open_store(
 ) -> Result<Box<dyn ResourceStore>, StoreFailure> {
     let told = opening.told;
     let encryption = settings.data_encryption.as_ref();
+    let zone = store.zone.as_deref();
     Ok(match &store.kind {
         StoreKind::Embedded { path } => {
             let mut embedded = EmbeddedStore::open(&store_path(settings, path.as_deref(), beside), store.history)?;
@@ -127,10 +128,10 @@ fn open_store(
         }
         StoreKind::Standalone => Box::new(MemoryStore::new(store.history as usize, store.history_bytes)),
         StoreKind::Kubernetes(cluster) => {
-            open_cluster(settings, ClusterSource::ApiServer(cluster), beside, serves, opening)?
+            open_cluster(settings, (ClusterSource::ApiServer(cluster), zone), beside, serves, opening)?
         }
         StoreKind::Controller(controller) => {
-            open_cluster(settings, ClusterSource::Controller(controller), beside, serves, opening)?
+            open_cluster(settings, (ClusterSource::Controller(controller), zone), beside, serves, opening)?
         }
         StoreKind::Etcd(etcd) => {
             let directory = data_directory(settings, beside);
@@ -149,11 +150,11 @@ fn open_store(
     })
 }
 
-/// The resources of a cluster, which this node follows itself or pulls from a controller.
+/// The resources of a cluster, which this node follows itself or pulls from a controller, with the zone of the node.
 #[cfg(feature = "kubernetes")]
 fn open_cluster(
     settings: &NodeSettings,
-    cluster: ClusterSource,
+    (cluster, zone): (ClusterSource, Option<&str>),
     beside: &Path,
     serves: bool,
     opening: &StoreOpening,
@@ -164,16 +165,16 @@ fn open_cluster(
     Ok(Box::new(match cluster {
         ClusterSource::ApiServer(cluster) => {
             let plugins = NodePlugins::new(opening.registry, opening.enabled.cloned());
-            follow(cluster, node, beside, (plugins, opening.told))?
+            follow(cluster, zone, node, beside, (plugins, opening.told))?
         }
-        ClusterSource::Controller(controller) => pull(controller, &settings.dns, node, beside, opening.told)?,
+        ClusterSource::Controller(controller) => pull((controller, zone), &settings.dns, node, beside, opening.told)?,
     }))
 }
 
 #[cfg(not(feature = "kubernetes"))]
 fn open_cluster(
     _settings: &NodeSettings,
-    _cluster: ClusterSource,
+    _cluster: (ClusterSource, Option<&str>),
     _beside: &Path,
     _serves: bool,
     _opening: &StoreOpening,

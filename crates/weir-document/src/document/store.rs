@@ -10,7 +10,8 @@ use super::kubernetes::{self, KUBERNETES, KubernetesSettings};
 use super::reference_text::literal_secret;
 use crate::keys;
 use crate::keys::kinds::{
-    ByteSize, Form, Or, ParsedText, SubMap, Text, Whole, WrittenPath, form, section, size, text, whole, written,
+    ByteSize, Form, Or, ParsedText, SubMap, Text, Whole, WrittenPath, any_text, form, section, size, text, whole,
+    written,
 };
 use crate::keys::schema::Definitions;
 use crate::keys::{KeyRule, MapKeys};
@@ -25,6 +26,8 @@ pub struct StoreSettings {
     pub history: u64,
     /// The most bytes of these revisions.
     pub history_bytes: u64,
+    /// The zone of a node of a cluster, if it is known.
+    pub zone: Option<Box<str>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +108,9 @@ keys! {
     /// Controllers (`weir controller`) that follow a cluster, so that this node needs no rights there.
     controller: SubMap<PullSettings> = section(&PULL, controller::read_pull), own(),
         guide("kubernetes.md#controllers-apart-from-nodes");
+    /// The zone that this node is in, with `kubernetes` or `controller`: endpoints that EndpointSlices give to it by hints are used first.
+    /// An empty text is none.
+    zone: Text = any_text(), own(), absent("not known"), example("europe-west1-b"), guide("kubernetes.md#zones");
 }
 
 keys! {
@@ -161,7 +167,7 @@ pub(super) fn embedded(path: Option<Box<str>>) -> StoreSettings {
 }
 
 fn of_kind(kind: StoreKind) -> StoreSettings {
-    StoreSettings { kind, history: DEFAULT_HISTORY.into(), history_bytes: DEFAULT_HISTORY_BYTES }
+    StoreSettings { kind, history: DEFAULT_HISTORY.into(), history_bytes: DEFAULT_HISTORY_BYTES, zone: None }
 }
 
 /// A word, or a map.
@@ -184,7 +190,12 @@ pub(super) fn store(at: &NodeReader) -> Option<StoreSettings> {
     } else {
         StoreKind::Embedded { path }
     };
-    Some(StoreSettings { kind, history, history_bytes })
+    let is_cluster = matches!(kind, StoreKind::Kubernetes(_) | StoreKind::Controller(_));
+    if let Some(zone) = fields.get(&STORE.zone).filter(|_| !is_cluster) {
+        zone.report_advising("has no effect without `kubernetes` or `controller`", "remove it");
+    }
+    let zone = fields.read(&STORE.zone).filter(|zone| !zone.is_empty());
+    Some(StoreSettings { kind, history, history_bytes, zone })
 }
 
 fn read_etcd(fields: &MapReader) -> Option<EtcdSettings> {

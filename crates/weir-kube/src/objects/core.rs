@@ -75,7 +75,21 @@ pub struct SliceEndpoint {
     /// All lead to the same pod; only the first is used, as the API says.
     pub addresses: Vec<String>,
     pub conditions: EndpointConditions,
-    pub zone: Option<String>,
+    pub hints: EndpointHints,
+}
+
+/// `hints` of an endpoint: which clients should prefer it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct EndpointHints {
+    pub for_zones: Vec<ForZone>,
+}
+
+/// A zone whose clients should prefer an endpoint.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ForZone {
+    pub name: String,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]

@@ -87,7 +87,7 @@ pub struct SubjectAltName {
     pub uri: String,
 }
 
-/// Weir's own kind: plugins for what its targets serve.
+/// Weir's own kind: plugins for what its targets serve, and settings of the upstreams of Services.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct WeirPolicy {
@@ -102,6 +102,14 @@ pub struct WeirPolicy {
 pub struct WeirPolicySpec {
     /// In the namespace of the policy.
     pub target_refs: Vec<PolicyTarget>,
-    /// The options of each plugin.
+    /// The options of each plugin, for targets other than Services.
     pub plugins: Map<String, Value>,
+    /// Keys of upstreams, for targets that are Services.
+    pub upstream: Map<String, Value>,
+}
+
+impl PolicyTarget {
+    pub fn is_service(&self) -> bool {
+        self.group.is_empty() && self.kind == "Service"
+    }
 }

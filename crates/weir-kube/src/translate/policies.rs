@@ -73,7 +73,9 @@ impl PluginPolicies {
     pub(super) fn renew(&mut self, world: &World, plugins: &dyn PolicyPlugins) {
         self.extensions.renew(world, plugins);
         self.streams.renew(world, plugins);
-        let mut sorted: Vec<&Arc<WeirPolicy>> = world.weir_policies.values().collect();
+        // One that only sets upstreams must not take a target from one with plugins.
+        let with_plugins = world.weir_policies.values().filter(|policy| !policy.spec.plugins.is_empty());
+        let mut sorted: Vec<&Arc<WeirPolicy>> = with_plugins.collect();
         sorted.sort_by(|one, other| precedence(&one.metadata, &other.metadata));
         let mut before = std::mem::take(&mut self.states);
         self.by_target.clear();
@@ -164,7 +166,7 @@ pub(super) fn part_of(policy: &WeirPolicy, target: &PolicyTarget) -> Result<Poli
         ("networking.k8s.io", "Ingress") => return Err("an Ingress has no parts: leave sectionName out".to_owned()),
         _ => {
             return Err(format!(
-                "kind {kind} of group `{group}` cannot be a target: use Gateway, HTTPRoute, GRPCRoute or Ingress"
+                "kind {kind} of group `{group}` cannot be a target: use Gateway, HTTPRoute, GRPCRoute, Ingress or Service"
             ));
         }
     };

@@ -31,7 +31,7 @@ impl PolicyStatuses {
         (gateways, traffic): (&TranslatedGateways, &TrafficPolicies),
         reader: &mut dyn TranslationReader,
     ) {
-        let verdicts = Verdicts { world, options, policies, gateways };
+        let verdicts = Verdicts { world, options, policies, gateways, traffic };
         let mut statuses: Vec<ObjectStatus> =
             world.weir_policies.values().filter_map(|policy| verdicts.status(policy)).collect();
         if options.adopt_apisix {
@@ -56,6 +56,7 @@ struct Verdicts<'a> {
     options: &'a KubeOptions,
     policies: &'a PluginPolicies,
     gateways: &'a TranslatedGateways,
+    traffic: &'a TrafficPolicies,
 }
 
 impl Verdicts<'_> {
@@ -90,6 +91,9 @@ impl Verdicts<'_> {
 
     /// What is wrong with the policy for a target, if anything; `None` if the target is another controller's.
     fn verdict(&self, policy: &WeirPolicy, target: &PolicyTarget) -> Option<Option<Problem>> {
+        if target.is_service() {
+            return Some(self.traffic.verdict_of(self.world, policy, target));
+        }
         let (object, part) = match part_of(policy, target) {
             Ok(known) => known,
             Err(problem) => return Some(Some(Problem::new("Invalid", problem))),
@@ -98,6 +102,10 @@ impl Verdicts<'_> {
             FoundTarget::Ours => {}
             FoundTarget::Theirs => return None,
             FoundTarget::Wrong(problem) => return Some(Some(problem)),
+        }
+        if policy.spec.plugins.is_empty() {
+            let problem = format!("says nothing for a {}: add `plugins`", target.kind);
+            return Some(Some(Problem::new("Invalid", problem)));
         }
         let name = ObjectName::new(&policy.metadata.namespace, &policy.metadata.name);
         let winner = self.policies.owner(&(object, part)).filter(|winner| **winner != name);

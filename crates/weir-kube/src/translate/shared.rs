@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::upstreams::TranslatedUpstreams;
 use crate::objects::ObjectRef;
-use crate::translation::{DerivedResource, ResourceList, TranslationReader};
+use crate::translation::{DerivedResource, KubeOptions, ResourceList, TranslationReader};
 use crate::world::World;
 
 /// The resources that are shared.
@@ -16,8 +16,8 @@ pub(super) struct SharedResources {
 
 impl SharedResources {
     /// Writes what may have changed.
-    pub(super) fn write(&mut self, world: &World, reader: &mut dyn TranslationReader) {
-        self.upstreams.write(world, reader);
+    pub(super) fn write(&mut self, world: &World, options: &KubeOptions, reader: &mut dyn TranslationReader) {
+        self.upstreams.write(world, !options.offline, reader);
         self.plugins.write(reader);
     }
 

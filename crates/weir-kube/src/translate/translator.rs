@@ -8,6 +8,7 @@ use super::ingress::TranslatedIngresses;
 use super::policies::{PluginPolicies, PolicyRefusal, RefusedPolicies};
 use super::policy_statuses::PolicyStatuses;
 use super::shared::SharedResources;
+use super::traffic_policies::TrafficPolicies;
 use crate::objects::{Kind, ObjectRef};
 use crate::translation::{KubeOptions, ObjectEvent, OwnedObject, ResourceList, TranslationReader};
 use crate::world::{ObjectName, World, WorldChanges};
@@ -43,7 +44,7 @@ impl Translator {
         if is_first || PluginPolicies::is_stale(changes) {
             self.policies.renew(world, &*self.options.plugins);
         }
-        if is_first || changes.objects.iter().any(|object| object.kind == Kind::BackendTrafficPolicy) {
+        if is_first || TrafficPolicies::is_stale(changes) {
             let upstreams = &mut self.shared.upstreams;
             let changed = upstreams.traffic.renew(world, &self.options);
             changed.iter().for_each(|service| upstreams.change(service));
@@ -71,7 +72,7 @@ impl Translator {
         }
         let services = changes.services();
         services.iter().chain(&changes.endpoints).for_each(|service| self.shared.upstreams.change(service));
-        self.shared.write(world, reader);
+        self.shared.write(world, &self.options, reader);
     }
 
     /// What users should learn about their objects in addition, as the last translation has it.

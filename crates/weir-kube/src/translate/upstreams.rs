@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::backends::{UpstreamKey, WantedUpstream};
-use super::endpoints::{PodAddress, addresses};
+use super::endpoints::{HintedAddress, hinted_addresses};
 use super::traffic_policies::TrafficPolicies;
 use crate::objects::{Kind, ObjectRef};
 use crate::translation::{DerivedResource, ResourceList, TranslationReader};
@@ -68,12 +68,12 @@ impl TranslatedUpstreams {
         self.changed.extend(of_service.map(|(key, _)| Arc::clone(key)));
     }
 
-    /// Writes what may have changed.
-    pub(super) fn write(&mut self, world: &World, reader: &mut dyn TranslationReader) {
+    /// Writes what may have changed. With `zones`, nodes have those that should prefer them, for a reader that makes priorities of them.
+    pub(super) fn write(&mut self, world: &World, zones: bool, reader: &mut dyn TranslationReader) {
         for key in std::mem::take(&mut self.changed) {
             let used = self.known.get(&key).filter(|known| known.users > 0);
             let is_unused = used.is_none();
-            match used.and_then(|known| value(&known.wanted, world, &self.traffic)) {
+            match used.and_then(|known| value(&known.wanted, (world, zones), &self.traffic)) {
                 Some(value) => reader.put(DerivedResource {
                     kind: ResourceList::Upstreams,
                     id: key.1.clone(),
@@ -104,10 +104,21 @@ fn is_of_streams(settings: &Map<String, Value>) -> bool {
     settings.get("scheme").and_then(Value::as_str).is_some_and(|scheme| matches!(scheme, "tcp" | "tls" | "udp"))
 }
 
-fn value(wanted: &WantedUpstream, world: &World, traffic: &TrafficPolicies) -> Option<Map<String, Value>> {
+fn value(
+    wanted: &WantedUpstream,
+    (world, zones): (&World, bool),
+    traffic: &TrafficPolicies,
+) -> Option<Map<String, Value>> {
     let backend = wanted.port.find(world)?;
-    let node = |at: PodAddress| json!({ "host": at.address.to_string(), "port": at.port, "weight": 1 });
-    let nodes: Vec<Value> = addresses(world, backend.service, &backend.port.name).into_iter().map(node).collect();
+    let node = |found: HintedAddress| {
+        let mut node = json!({ "host": found.at.address.to_string(), "port": found.at.port, "weight": 1 });
+        if zones && !found.zones.is_empty() {
+            node["zones"] = found.zones.into();
+        }
+        node
+    };
+    let found = hinted_addresses(world, backend.service, &backend.port.name);
+    let nodes: Vec<Value> = found.into_iter().map(node).collect();
     let mut value = Map::from_iter([("nodes".to_owned(), Value::Array(nodes))]);
     // A stream says nothing of what it carries.
     let app_protocol = backend.port.app_protocol.as_deref().filter(|_| !is_of_streams(&wanted.settings));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use weir_kube::{KubeOptions, PolicyPlugins};
 
 #[derive(Debug)]
@@ -24,6 +24,14 @@ impl PolicyPlugins for AnyPlugins {
         match options["key"].as_str() {
             Some("") => Err("key: is empty".to_owned()),
             _ => Ok(options.to_string()),
+        }
+    }
+
+    fn check_upstream(&self, settings: &Map<String, Value>) -> Result<(), String> {
+        match settings.get("type").and_then(Value::as_str) {
+            Some("none") => Err("type: expected one of the types".to_owned()),
+            _ if settings.contains_key("nodes") => Err("nodes: cannot be set by a policy".to_owned()),
+            _ => Ok(()),
         }
     }
 

@@ -16,11 +16,12 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, Phases, Plug
 /// The upstream is read only as fast as the client is sent content. What has come ahead waits: up to 64 KiB that came with the head, or
 /// all content that another plugin wanted whole, which count as held content, and from an upstream of HTTP/2 up to 64 KiB more, or 256 KiB
 /// if the rate is 1 MiB or more. Content waits only while at most a quarter of `held_content_max`, and of the client's part of it, is in
-/// use: otherwise it is sent at once, and what follows it waits for longer.
+/// use: otherwise it is sent at once, which `weir_response_rates_exceeded_total` counts, and what follows it waits for longer.
 ///
 /// The time-outs of the upstream, and those of a client that takes nothing, do not count the time for which the gateway waits. The
-/// deadline of a gRPC call and a time-out of the whole request do count it: what has not come from the upstream by then is not sent. To
-/// limit how many downloads a client has at once, use `limit-conn` beside it. Of several such plugins for one response, such as that of
+/// deadline of a gRPC call and a time-out of the whole request do count it: what has not come from the upstream by then is not sent. A node
+/// that ends or is upgraded keeps the rate, and cuts what is not sent within `worker_shutdown_timeout`: for downloads of an hour, allow an
+/// hour, or let clients fetch the rest by a range. To limit how many downloads a client has at once, use `limit-conn` beside it. Of several such plugins for one response, such as that of
 /// a global rule and that of a route, the one with the lowest `rate` counts, with its own `after`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -21,7 +21,7 @@ use super::{certificates, health, hubs, policies, records, traffic};
 
 /// Writes the use of memory for held content, and how often content was refused because of a limit.
 fn held(page: &mut Page) {
-    let HeldUse { bytes, limit, refused_for_node, refused_for_client } = HeldBudget::of_process().in_use();
+    let HeldUse { bytes, limit, refused_for_node, refused_for_client, not_spare } = HeldBudget::of_process().in_use();
     page.gauge("weir_held_content_bytes", "Content held in memory for plugins, copies and records.").value(&[], bytes);
     page.gauge("weir_held_content_limit_bytes", "Limit of the content held in memory (held_content_max).")
         .value(&[], limit);
@@ -31,6 +31,11 @@ fn held(page: &mut Page) {
     );
     page.total(&[("limit", "node")], refused_for_node);
     page.total(&[("limit", "client")], refused_for_client);
+    page.counter(
+        "weir_response_rates_exceeded",
+        "Times that content of a response was sent beyond its rate (limit-rate), since no memory was spare in which it could wait.",
+    );
+    page.total(&[], not_spare);
 }
 
 /// The phase in a node's life.

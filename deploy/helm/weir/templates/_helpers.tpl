@@ -155,6 +155,7 @@ true
 {{- end -}}
 {{- $store = dict "controller" $pulled -}}
 {{- end -}}
+{{- $_ := set $store "zone" "${{WEIR_ZONE:=}}" -}}
 {{- $config := dict
   "status" "0.0.0.0:7085"
   "data_dir" "/var/lib/weir"
@@ -165,7 +166,8 @@ true
 {{- with $open -}}{{- $_ := set $config "resource_listeners" . -}}{{- end -}}
 {{- $own := deepCopy .Values.config -}}
 {{- if and .Values.controller.enabled $own.store -}}{{- $_ := unset $own.store "kubernetes" -}}{{- end -}}
-{{- toYaml (mergeOverwrite $config $own) -}}
+{{/* A zone may be a number, and is text. */}}
+{{- toYaml (mergeOverwrite $config $own) | replace "zone: ${{WEIR_ZONE:=}}" "zone: \"${{WEIR_ZONE:=}}\"" -}}
 {{- end -}}
 
 {{/* Rights to objects in namespaces. */}}

@@ -71,6 +71,7 @@ impl OpeningStore {
     pub(super) fn new(
         kind: &'static str,
         node: Option<(String, PathBuf)>,
+        zone: Option<&str>,
     ) -> Result<(OpeningStore, FollowedSet), StoreFailure> {
         let (node, directory) = node.unzip();
         let copy = directory.map(|directory| EmbeddedStore::open(&directory.join(format!("{kind}-copy.redb")), 1));
@@ -79,7 +80,7 @@ impl OpeningStore {
         let mailbox = Arc::new(Mailbox::default());
         let (copied, to_copy) = unbounded_channel();
         let kept = KeptCopy(DiskCopy::new(kind, copy.clone(), known.revision), to_copy);
-        let followed = FollowedSet::new(Arc::clone(&mailbox), known.clone(), copied);
+        let followed = FollowedSet::new(Arc::clone(&mailbox), known.clone(), copied).in_zone(zone.unwrap_or_default());
         Ok((OpeningStore { node: node.unwrap_or_default(), mailbox, known, copy, kept }, followed))
     }
 

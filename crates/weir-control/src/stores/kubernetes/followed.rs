@@ -3,8 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
+use weir_kube::ResourceList;
 
+use super::zones;
 use crate::stores::mailbox::Mailbox;
 use crate::stores::resources::{ResourceKey, ResourceSet, StoredResource};
 use crate::stores::shared::OutsideChange;
@@ -22,15 +25,23 @@ pub(super) struct FollowedSet {
     /// Whether nothing has been published yet.
     is_first: bool,
     copied: UnboundedSender<CopiedChanges>,
+    /// That of the node; empty if it is not known.
+    zone: Box<str>,
 }
 
 impl FollowedSet {
     /// `set` has the resources that the node knows already. All resources are to be told first.
     pub(super) fn new(mailbox: Arc<Mailbox>, set: ResourceSet, copied: UnboundedSender<CopiedChanges>) -> FollowedSet {
-        let mut followed =
-            FollowedSet { mailbox, set, changes: BTreeMap::new(), unconfirmed: None, is_first: true, copied };
+        let changes = BTreeMap::new();
+        let zone = Box::default();
+        let mut followed = FollowedSet { mailbox, set, changes, unconfirmed: None, is_first: true, copied, zone };
         followed.begin_all();
         followed
+    }
+
+    /// For a node in this zone.
+    pub(super) fn in_zone(self, zone: &str) -> FollowedSet {
+        FollowedSet { zone: zone.into(), ..self }
     }
 
     /// All resources are told anew: those that are not told until the next publication are gone.
@@ -38,7 +49,11 @@ impl FollowedSet {
         self.unconfirmed = Some(self.set.all.keys().cloned().collect());
     }
 
-    pub(super) fn put(&mut self, key: ResourceKey, json: String) {
+    pub(super) fn put(&mut self, key: ResourceKey, mut value: Value) {
+        if key.list() == ResourceList::Upstreams.list() {
+            zones::prefer(&mut value, &self.zone);
+        }
+        let json = value.to_string();
         if let Some(unconfirmed) = &mut self.unconfirmed {
             unconfirmed.remove(&key);
         }

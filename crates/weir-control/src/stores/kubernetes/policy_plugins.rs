@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use weir_kube::{PolicyPlugins, reach};
@@ -11,8 +12,10 @@ use weir_plugin::options::{Row, rows};
 use weir_plugin::suggest::closest;
 use weir_plugin::{Build, BuildContext, ConfigError, Declaration, Entry, Registry, pattern_budget};
 
-use crate::document::mask_secrets;
+use crate::document::{Document, mask_secrets};
+use crate::policy_schema::UPSTREAM_SETTINGS;
 use crate::stores::closed::is_observer;
+use crate::text::diagnostic::Diagnostic;
 
 /// The sizes that are tried for what the expressions of a plugin take when they are compiled, in bytes. The last one is the most.
 const EXPRESSION_SIZES: [usize; 4] = [0, 64 << 10, 256 << 10, 1 << 20];
@@ -155,6 +158,23 @@ impl PolicyPlugins for NodePlugins {
             // Whether they are from a Secret or not, the values are credentials.
             joined(fault.each().collect(), OF_CREDENTIAL, |fault| of_none.contains(fault))
         })
+    }
+
+    fn check_upstream(&self, settings: &Map<String, Value>) -> Result<(), String> {
+        if let Some(other) = settings.keys().find(|key| !UPSTREAM_SETTINGS.contains(&&***key)) {
+            let advice = format!("the keys are {}", UPSTREAM_SETTINGS.join(", "));
+            return Err(format!("{other}: cannot be set by a policy; {advice}"));
+        }
+        let mut upstream = settings.clone();
+        upstream.insert("id".to_owned(), "policy".into());
+        upstream.insert("nodes".to_owned(), json!({ "192.0.2.1:80": 1 }));
+        let document = Document::with_references(Arc::from("policy"), json!({ "upstreams": [upstream] }).into());
+        let said = |fault: &Diagnostic| {
+            let place = fault.path.strip_prefix("upstreams[0].").unwrap_or(&fault.path);
+            format!("{place}: {}", fault.problem)
+        };
+        let faults: Vec<String> = document.faults.iter().take(MOST_FAULTS).map(said).collect();
+        if faults.is_empty() { Ok(()) } else { Err(faults.join("; upstream.")) }
     }
 
     fn check_enabled(&self, plugin: &str) -> Result<(), String> {

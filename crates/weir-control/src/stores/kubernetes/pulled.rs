@@ -45,18 +45,18 @@ impl RevisionPairs {
 }
 
 /// Pulls the resources, or reads the copy if no controller answers. `node` is the name of this node and the directory of its copy; without
-/// it nothing is kept.
+/// it nothing is kept. `zone` is that of the node, if it is known.
 ///
 /// # Errors
 /// If there is neither a controller nor a copy.
 pub(in crate::stores) fn pull(
-    settings: &PullSettings,
+    (settings, zone): (&PullSettings, Option<&str>),
     dns: &DnsSettings,
     node: Option<(String, PathBuf)>,
     beside: &Path,
     told: &dyn Fn(&str),
 ) -> Result<ClusterStore, StoreFailure> {
-    let (opening, followed) = OpeningStore::new("controller", node)?;
+    let (opening, followed) = OpeningStore::new("controller", node, zone)?;
     let (serves, served) = watch::channel(ControllerState::default());
     let enrolment = match &settings.certificates {
         NodeCertificates::Files(_) => None,

@@ -25,7 +25,7 @@ impl StoreSink {
 impl ResourceSink for StoreSink {
     fn put(&mut self, resource: DerivedResource) {
         let DerivedResource { kind, id, value, .. } = resource;
-        self.followed.put(ResourceKey::new(kind.list(), &id), value.to_string());
+        self.followed.put(ResourceKey::new(kind.list(), &id), value);
     }
 
     fn remove(&mut self, kind: ResourceList, id: &str) {

@@ -60,7 +60,7 @@ impl ReadingNode {
                     self.states += 1;
                     self.set.begin_all();
                 }
-                StateLine::Put(key, value) => self.set.put(key, value.to_string()),
+                StateLine::Put(key, value) => self.set.put(key, value),
                 StateLine::Delete(key) => self.set.remove(key),
                 StateLine::End(revision) => {
                     self.set.publish();

@@ -193,7 +193,7 @@ impl Puller {
                 session.lines.begin_state();
                 self.followed.begin_all();
             }
-            StateLine::Put(key, value) => self.followed.put(key, value.to_string()),
+            StateLine::Put(key, value) => self.followed.put(key, value),
             StateLine::Delete(key) => self.followed.remove(key),
             StateLine::End(revision) => {
                 session.lines.begin_state();

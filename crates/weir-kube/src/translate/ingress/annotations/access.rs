@@ -31,7 +31,9 @@ pub(super) const TABLE: &[Annotation] = &[
         Reads::OneOf(&["all", "any"]),
         Served(satisfy),
         NEEDED,
-        "`all` is how plugins work. `any` is refused.",
+        "`all` is how plugins work. With `any`, `_meta.filter` of `basic-auth` or `forward-auth`: the addresses of `whitelist-source-range` \
+         need no credential, and `Authorization` of theirs is passed on. `any` is refused with `denylist-source-range`, or with both `auth-type` and \
+         `auth-url`.",
     ),
     annotation(
         "auth-tls-secret",
@@ -71,11 +73,14 @@ pub(super) const TABLE: &[Annotation] = &[
     ),
 ];
 
-fn allowed(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
-    // The older name counts only where the other one is not there: both together would allow more than either.
+/// The older name counts only where the other one is not there: both together would allow more than either.
+fn allowed_networks<'a>(given: &Given<'a>) -> Vec<&'a str> {
     let mut lists = ["allowlist-source-range", "whitelist-source-range"].into_iter().map(|name| given.list(name));
-    let list = lists.find(|list| !list.is_empty()).unwrap_or_default();
-    settings.plugin("ip-restriction", "whitelist", json!(list));
+    lists.find(|list| !list.is_empty()).unwrap_or_default()
+}
+
+fn allowed(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
+    settings.plugin("ip-restriction", "whitelist", json!(allowed_networks(given)));
     Ok(())
 }
 
@@ -91,10 +96,31 @@ fn denied(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
     Ok(())
 }
 
-fn satisfy(given: &Given, _: &mut IngressSettings) -> Result<(), String> {
-    match given.text("satisfy") {
-        Some("any") => Err("either an address or a credential cannot be demanded, only both".to_owned()),
-        _ => Ok(()),
+fn satisfy(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
+    if given.text("satisfy") != Some("any") {
+        return Ok(());
+    }
+    let credentials = ["auth-type", "auth-url"].into_iter().filter(|name| given.text(name).is_some()).count();
+    if credentials > 0 && !given.list("denylist-source-range").is_empty() {
+        return Err(
+            "either no denied address or a credential cannot be demanded: use `allowlist-source-range`".to_owned()
+        );
+    }
+    if credentials > 1 {
+        return Err("either of `auth-type` and `auth-url` cannot be demanded, only both".to_owned());
+    }
+    if credentials == 1 && !allowed_networks(given).is_empty() {
+        // What demands the credential looks at the address instead.
+        settings.plugins.remove("ip-restriction");
+    }
+    Ok(())
+}
+
+/// With `satisfy: any`, lets the allowed addresses pass a plugin that demands a credential.
+pub(super) fn or_by_address(given: &Given, settings: &mut IngressSettings, plugin: &str) {
+    let allowed = allowed_networks(given);
+    if given.text("satisfy") == Some("any") && !allowed.is_empty() {
+        settings.plugin(plugin, "_meta", json!({ "filter": [["remote_addr", "!", "ipmatch", allowed]] }));
     }
 }
 

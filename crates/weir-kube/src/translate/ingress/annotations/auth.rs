@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::access::or_by_address;
 use super::{
     Annotation, Differs, Given, IngressSettings, NEEDED, Nothing, OPTIONAL, Reads, Refused, Served, With, annotation,
     variables,
@@ -148,6 +149,7 @@ fn basic_auth(given: &Given, settings: &mut IngressSettings) -> Result<(), Strin
         options["realm"] = realm.into();
     }
     settings.plugins.insert("basic-auth".to_owned(), options);
+    or_by_address(given, settings, "basic-auth");
     Ok(())
 }
 
@@ -195,6 +197,7 @@ fn forward_auth(given: &Given, settings: &mut IngressSettings) -> Result<(), Str
         options.insert("cache_ttl".to_owned(), json!(cache_ttl(given)));
     }
     settings.plugins.insert("forward-auth".to_owned(), Value::Object(options));
+    or_by_address(given, settings, "forward-auth");
     Ok(())
 }
 
