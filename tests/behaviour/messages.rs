@@ -8,7 +8,9 @@ use h2::ext::Protocol;
 use http::{Method, Request};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::net::TcpStream;
-use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, OriginConnection, ReadError, Reading, eventually};
+use weir_testkit::{
+    Answer, Client, DEADLINE, Gateway, Origin, OriginConnection, ReadError, Reading, Signal, eventually,
+};
 
 use crate::redis::Redis;
 
@@ -409,6 +411,82 @@ fn messages_beyond_a_quota_close_it_or_are_dropped() {
     assert_eq!(frames.iter().filter(|(first, _)| *first == 0x80).count(), 3);
     assert_eq!(frames[6], (0x89, b"after".to_vec()));
     account(&gateway_dropping, "websocket", "from_client", [5, 3, 2, 0]);
+}
+
+/// How many streams of the route have been ended for this cause, and by this plugin.
+fn early_ends(gateway: &Gateway, cause: &str, plugin: &str) -> [u64; 2] {
+    let metrics = gateway.metrics();
+    let plugin = format!("policy=\"{plugin}\"");
+    let refusals = metrics.sum("weir_policy_refusals_total", &["route=\"chat\"", &plugin]);
+    [metrics.sum("weir_http_errors_total", &[&format!("cause=\"{cause}\"")]) as u64, refusals as u64]
+}
+
+#[test]
+fn a_stream_that_a_policy_ends_is_logged_and_counted_with_its_cause() {
+    let origin = echo();
+    let events = event_stream("data: a\n\ndata: 0123456789\n\ndata: b\n\n");
+    let mut gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "enable_access_log: {{ path: access.log, format: '$uri $status $error_cause $refused_by' }}\n\
+         routes:\n\
+         - {{ id: chat, uri: /chat, upstream: {{ nodes: {{ \"{}\": 1 }} }}, plugins: {{ \
+           websocket-policy: {{ client: {{ max_message_size: 10, message_types: [text] }} }}, \
+           limit-events: {{ count: 3, time_window: 600, direction: from_client }} }} }}\n\
+         - {{ id: few, uri: /few, upstream: {{ nodes: {{ \"{events}\": 1 }} }}, plugins: {{ \
+           limit-events: {{ count: 1, time_window: 600 }} }} }}\n\
+         - {{ id: small, uri: /small, upstream: {{ nodes: {{ \"{events}\": 1 }} }}, plugins: {{ \
+           sse-policy: {{ max_event_size: 12 }} }} }}\n",
+        origin.addr(),
+        events = events.addr(),
+    ));
+    let mut client = connected(&gateway, "");
+    client.send(frame(0x88, &close(1000, "bye"), true));
+    assert_eq!(next(&mut client), (0x88, close(1000, "bye")));
+    assert_eq!(client.until_closed(), b"");
+    for (sent, code, reason) in [
+        (frame(0x81, b"0123456789a", true), 1009, "the message has more than 10 bytes"),
+        (frame(0x82, b"x", true), 1003, "binary messages are not accepted"),
+        (frame(0x83, b"", true), 1002, "the opcode is reserved"),
+    ] {
+        let mut client = connected(&gateway, "");
+        client.send(sent);
+        is_closed(&mut client, code, reason);
+    }
+    let mut client = connected(&gateway, "");
+    // The message that was too large was the first one of the quota.
+    for _ in 0..2 {
+        client.send(frame(0x81, b"a", true));
+        assert_eq!(next(&mut client).1, b"a");
+    }
+    client.send(frame(0x81, b"a", true));
+    is_closed(&mut client, 1008, "the quota of events is used up");
+    for path in ["/few", "/small"] {
+        gateway.get(path).text();
+    }
+    let ended = |cause: &'static str, plugin: &'static str, wanted: [u64; 2]| {
+        eventually(&format!("{cause} by {plugin}: {wanted:?}"), DEADLINE, || {
+            early_ends(&gateway, cause, plugin) == wanted
+        });
+    };
+    ended("message_too_large", "websocket-policy", [2, 2]);
+    ended("message_refused", "websocket-policy", [2, 2]);
+    ended("event_quota", "limit-events", [2, 1]);
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait_exit(DEADLINE).success());
+    let text = std::fs::read_to_string(gateway.directory().join("access.log")).expect("it was written");
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(
+        lines,
+        [
+            "/chat 101 - -",
+            "/chat 101 event_quota limit-events",
+            "/chat 101 message_refused -",
+            "/chat 101 message_refused websocket-policy",
+            "/chat 101 message_too_large websocket-policy",
+            "/few 200 event_quota limit-events",
+            "/small 200 message_too_large sse-policy",
+        ]
+    );
 }
 
 /// An event stream with this text, each byte in a chunk of its own.

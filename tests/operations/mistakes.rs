@@ -586,6 +586,23 @@ fn routes_of_hosts_with_client_certificates_may_ask_by_a_plugin() {
 }
 
 #[test]
+fn redirects_to_https_that_nothing_serves_are_told() {
+    let place = with_certificates();
+    let tls = "{ address: \"127.0.0.1:0\", tls: true }";
+    for (settings, is_told) in [
+        ("listen: [\"127.0.0.1:0\"]", true),
+        ("listen: [\"127.0.0.1:0\"]\ntrusted_addresses: [10.0.0.0/8]", false),
+        (&*format!("listen: [\"127.0.0.1:0\", {tls}]\nssls: [{{ sni: a.test, cert: a.pem, key: a.key }}]"), false),
+        ("", false),
+    ] {
+        let routes = "routes: [{ uri: /a, plugins: { redirect: { http_to_https: true } }, UPSTREAM }]";
+        let said = said_of(&place, &format!("{settings}\n{routes}"));
+        let told = said.contains("plugins.redirect: sends clients to HTTPS, and no `listen` address uses TLS");
+        assert_eq!(told, is_told, "{settings}: {said}");
+    }
+}
+
+#[test]
 fn list_within_a_resource_of_a_file_is_not_told_as_a_whole_file() {
     let said = said_of(&TempDir::new(), "routes: [{ uri: /a, consumers: [], UPSTREAM }]");
     assert!(said.contains("the key `consumers` is not known") && !said.contains("a file with lists"), "{said}");

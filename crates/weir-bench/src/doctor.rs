@@ -2,7 +2,7 @@
 
 use crate::{
     engine::{FanOutFloor, Interruptions},
-    manifest::Manifest,
+    manifest::{Manifest, NOT_OPTIMISED},
 };
 
 /// The result of one check.
@@ -27,6 +27,14 @@ pub fn examine(
     let mut look = |what: &str, now: String, well: bool, advice: &str| {
         findings.push(Finding { what: what.to_owned(), now, advice: (!well).then(|| advice.to_owned()) });
     };
+    let own = manifest.versions.get("weir-bench").map(String::as_str).unwrap_or_default();
+    look(
+        "this program",
+        own.to_owned(),
+        !own.ends_with(NOT_OPTIMISED),
+        "use an optimised build, for the lab and for the Weir that it measures (`make release`, target/release/weir): others are \
+         several times slower",
+    );
     processors(manifest, interruptions, &mut look);
     let (soft, hard) = manifest.open_files;
     look(

@@ -74,12 +74,16 @@ const SYSCTLS: [&str; 15] = [
     "vm.max_map_count",
 ];
 
+/// What ends the versions of programs of this workspace that were built without optimisation.
+pub(crate) const NOT_OPTIMISED: &str = " (not optimised)";
+
 impl Manifest {
     /// Reads the current state of the machine.
     pub fn read(pinning: Pinning) -> Manifest {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         let mut versions = BTreeMap::new();
-        versions.insert("weir-bench".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+        let build = if cfg!(debug_assertions) { NOT_OPTIMISED } else { "" };
+        versions.insert("weir-bench".to_owned(), format!("{}{build}", env!("CARGO_PKG_VERSION")));
         Manifest {
             hostname: line("/proc/sys/kernel/hostname").unwrap_or_default(),
             kernel: line("/proc/version").unwrap_or_default(),

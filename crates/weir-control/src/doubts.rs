@@ -8,6 +8,7 @@ mod counters;
 mod identity;
 mod nodes;
 mod plugin_list;
+mod redirects;
 mod routes;
 mod seconds;
 mod stream_routes;
@@ -55,6 +56,7 @@ pub(crate) fn about_document(document: &Document, registry: &Registry) -> Vec<Di
     consumers::admitted_nowhere(&found, registry);
     plugin_list::without_a_plugin(&found, registry);
     client_certificates::not_needed_without_tls(&found);
+    redirects::to_nowhere(&found);
     seconds::of_document(&found);
     document.read_warnings.iter().cloned().chain(found.list.into_diagnostics()).collect()
 }

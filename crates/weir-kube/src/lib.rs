@@ -13,7 +13,9 @@ mod translate;
 mod translation;
 mod world;
 
-pub use translate::{SERVED, SubstituteResource, Translator, ingress_nginx, reach, substitute, translate};
+pub use translate::{
+    NO_CERTIFICATE, SERVED, SubstituteResource, Translator, ingress_nginx, reach, substitute, translate,
+};
 pub use translation::{
     DerivedResource, EventKind, GatewayAddresses, KubeOptions, ObjectEvent, ObjectStatus, OwnedObject, PolicyPlugins,
     ResourceList, Translation, TranslationReader,

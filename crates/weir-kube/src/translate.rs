@@ -29,7 +29,7 @@ mod upstream_settings;
 mod upstreams;
 
 pub use self::closed::{SubstituteResource, substitute};
-pub use self::ingress::{SERVED, annotations as ingress_nginx};
+pub use self::ingress::{NO_CERTIFICATE, SERVED, annotations as ingress_nginx};
 pub use self::translator::Translator;
 use crate::translation::{KubeOptions, ResourceList, Translation};
 use crate::world::{World, WorldChanges};

@@ -51,10 +51,23 @@ pub trait Filter {
         false
     }
 
+    /// Why the filter has ended the content, if that is to be found in logs and metrics.
+    fn early_end(&self) -> Option<EarlyEnd> {
+        None
+    }
+
     /// The filter changes nothing and sees all content by [`Filter::observe`], so a `Content-Length` in the head stays valid.
     fn is_observer(&self) -> bool {
         false
     }
+}
+
+/// Why a stream was ended that had begun.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EarlyEnd {
+    pub stop: Option<Stop>,
+    /// The plugin that has ended it.
+    pub plugin: Option<&'static str>,
 }
 
 /// The filters of a message, in the order in which content passes them. A filter that panics ends its own exchange, with
@@ -79,6 +92,11 @@ impl Filters {
     /// A filter has ended the content: see [`Filter::is_over`].
     pub fn are_over(&self) -> bool {
         self.0.iter().any(|filter| filter.is_over())
+    }
+
+    /// Why one of them has ended the content: see [`Filter::early_end`].
+    pub fn early_end(&self) -> Option<EarlyEnd> {
+        self.0.iter().find_map(|filter| filter.early_end())
     }
 
     /// Shows a piece to filters that are all observers.

@@ -41,7 +41,7 @@ pub mod vars;
 mod written_name;
 
 pub use allowed_folders::{AllowedFolders, AppendedFile, ReadFile};
-pub use body::{Filter, Filters};
+pub use body::{EarlyEnd, Filter, Filters};
 pub use claims::CallerClaims;
 pub use client_gateway::{ClientGateway, InnerRequest};
 pub use config_error::{AllOf, CollectAll, ConfigError};

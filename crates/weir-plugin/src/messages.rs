@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use weir_proto::websocket::CloseCode;
 
+use crate::stop::Stop;
+
 /// The protocol that carries messages within an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageProtocol {
@@ -55,11 +57,21 @@ pub struct StreamClose {
     pub reason: Cow<'static, str>,
     /// How the message that caused this is counted.
     pub loss: MessageLoss,
+    /// The cause for logs and metrics; `None` if the stream ends as any other.
+    pub stop: Option<Stop>,
 }
 
 impl StreamClose {
+    /// With the cause that the code stands for.
     pub fn new(code: CloseCode, reason: impl Into<Cow<'static, str>>) -> StreamClose {
-        StreamClose { code, reason: reason.into(), loss: MessageLoss::Failed }
+        let stop = match code {
+            CloseCode::NORMAL | CloseCode::GOING_AWAY => None,
+            CloseCode::TOO_BIG => Some(Stop::MessageTooLarge),
+            CloseCode::INTERNAL => Some(Stop::Internal),
+            CloseCode::TRY_AGAIN_LATER => Some(Stop::HeldContent),
+            _ => Some(Stop::MessageRefused),
+        };
+        StreamClose { code, reason: reason.into(), loss: MessageLoss::Failed, stop }
     }
 }
 

@@ -87,6 +87,14 @@ pub enum Stop {
     TooManyStreamsOfClient,
     /// Nothing came from either side of a stream for as long as it may be idle.
     IdleTimeout,
+    /// A message of a WebSocket breaks a rule of the protocol, or a plugin of the route does not accept it.
+    MessageRefused,
+    /// A message of a WebSocket, or an event, is larger than a plugin of the route allows.
+    MessageTooLarge,
+    /// More messages or events were sent than a plugin of the route allows.
+    EventQuota,
+    /// The credential that opened a WebSocket or an event stream has expired, or was revoked.
+    CredentialEnded,
     /// An internal error: no file descriptors, a plugin that failed.
     Internal,
     /// The process shuts down.
@@ -173,6 +181,11 @@ impl Stop {
             Stop::TooManyStreamsOfClient => (429, "streams_of_client", Client, false, Never),
             // The same status as in nginx.
             Stop::IdleTimeout => (200, "idle_timeout", Gateway, true, Never),
+            // The status was sent when the stream began.
+            Stop::MessageRefused => (200, "message_refused", Policy, true, Never),
+            Stop::MessageTooLarge => (200, "message_too_large", Policy, true, Never),
+            Stop::EventQuota => (200, "event_quota", Policy, true, Never),
+            Stop::CredentialEnded => (200, "credential_ended", Policy, true, Never),
             Stop::Internal => (500, "internal", Gateway, false, Never),
             Stop::Shutdown => (503, "shutdown", Gateway, true, Never),
         };

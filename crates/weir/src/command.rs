@@ -38,7 +38,7 @@ use crate::exit;
 
 /// An API gateway that measures itself.
 #[derive(Debug, Parser)]
-#[command(name = "weir", version, after_help = exit::HELP)]
+#[command(name = "weir", version = version::VERSION, after_help = exit::HELP)]
 struct Weir {
     #[command(subcommand)]
     command: WeirCommand,

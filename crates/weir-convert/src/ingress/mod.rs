@@ -6,7 +6,9 @@ mod manifests;
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use weir_kube::{DerivedResource, EventKind, KubeOptions, ResourceList, SERVED, Translation, translate};
+use weir_kube::{
+    DerivedResource, EventKind, KubeOptions, NO_CERTIFICATE, ResourceList, SERVED, Translation, translate,
+};
 
 use crate::SyntaxError;
 use crate::output::{Converted, ConvertedResource};
@@ -43,10 +45,19 @@ pub fn convert(files: &[(String, String)]) -> Result<Converted, SyntaxError> {
     Ok(converted.finished())
 }
 
+/// What follows if no manifest has a certificate.
+const NO_ADDRESS: &str = ". No address with TLS is opened, and `redirect` sends requests to port 443, where nothing listens: add the \
+                          Secrets to the manifests, or `{ address: \":443\", tls: true }` to `listen` and the certificates to `ssls`, or \
+                          take `redirect` out";
+
 /// What does not work, and what works differently.
 fn find(translation: &Translation, places: &ManifestPlaces, converted: &mut Converted) {
+    let has_tls = translation.resources.iter().any(|resource| resource.kind == ResourceList::Ssls);
     for event in &translation.events {
-        let (place, text) = (places.of(&event.object), format!("{}: {}", event.object, event.message));
+        let (place, mut text) = (places.of(&event.object), format!("{}: {}", event.object, event.message));
+        if event.reason == NO_CERTIFICATE && !has_tls {
+            text.push_str(NO_ADDRESS);
+        }
         match event.kind {
             EventKind::Warning => converted.lost(&place, text),
             EventKind::Normal if event.reason == SERVED => {}

@@ -82,3 +82,35 @@ fn a_file_that_is_not_manifests_is_refused_with_its_line() {
     let error = convert(&[("a.yaml".to_owned(), format!("{SHOP}---\na: 1\n"))]).expect_err("refused");
     assert_eq!(error.place.line, SHOP.lines().count() + 1);
 }
+
+#[test]
+fn hosts_whose_secret_is_not_there_are_redirected_to_a_port_that_nothing_opens() {
+    const INGRESS: &str = "\
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: { name: shop, namespace: shop }
+spec:
+  tls: [{ hosts: [shop.example], secretName: shop-tls }]
+  rules:
+  - host: shop.example
+    http: { paths: [{ path: /, pathType: Prefix, backend: { service: { name: web, port: { number: 80 } } } }] }
+";
+    const SECRET: &str = "\
+---
+apiVersion: v1
+kind: Secret
+metadata: { name: shop-tls, namespace: shop }
+type: kubernetes.io/tls
+data: { tls.crt: YQ==, tls.key: YQ== }
+";
+    let told = |text: &str| -> Vec<String> { converted(text).findings.iter().map(ToString::to_string).collect() };
+    assert!(converted(INGRESS).yaml().contains("http_to_https"), "{}", converted(INGRESS).yaml());
+    let found = told(INGRESS);
+    let says = |finding: &String| {
+        finding.contains("no Secret `shop-tls`") && finding.contains("No address with TLS is opened")
+    };
+    assert!(found.iter().any(says), "{found:#?}");
+    let with = format!("{INGRESS}{SECRET}");
+    assert!(converted(&with).yaml().contains(":443"), "{}", converted(&with).yaml());
+    assert!(!told(&with).iter().any(|finding| finding.contains("No address with TLS")), "{:#?}", told(&with));
+}

@@ -6,6 +6,7 @@ use super::auth_request::{self, AUTH_REQUEST, NotAsked};
 use super::directives::{CLOSED, DirectiveFate, fate, is_off};
 use super::lua::LUA_ANSWER;
 use super::scope::BlockScope;
+use super::subrequest;
 use super::syntax::Directive;
 use super::{Conversion, addresses, basic_auth, headers_more, lua};
 use crate::login::refusal;
@@ -37,8 +38,10 @@ pub(super) fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> YamlMe
     match auth_request::plugin(conversion, scope) {
         Ok(plugin) => plugins.extend(plugin),
         Err(NotAsked(directive)) => {
+            let why = subrequest::obstacle(conversion, scope.server(), directive.argument(0));
+            let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
             let text =
-                format!("`{}`: write `forward-auth` with the URL of the auth service; {CLOSED}", directive.head());
+                format!("`{}`: write `forward-auth` with the URL of the auth service{why}; {CLOSED}", directive.head());
             conversion.lost(&directive.place, text);
             is_closed = true;
         }

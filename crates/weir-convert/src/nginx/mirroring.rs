@@ -26,8 +26,11 @@ pub(super) fn plugin(conversion: &mut Conversion, scope: &BlockScope) -> Option<
         match target(conversion, scope, mirror) {
             Some(target) if targets.len() < TARGETS => targets.push(target),
             _ => {
-                let text = "write `proxy-mirror` with the service that gets the copies";
-                conversion.lost(&mirror.place, format!("`{}`: {text}", mirror.head()));
+                let why = subrequest::obstacle(conversion, scope.server(), mirror.argument(0));
+                let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
+                let text =
+                    format!("`{}`: write `proxy-mirror` with the service that gets the copies{why}", mirror.head());
+                conversion.lost(&mirror.place, text);
             }
         }
     }

@@ -122,6 +122,12 @@ pub fn convert(file: &str, text: &str, include: Include) -> Result<Converted, Sy
     Ok(conversion.converted.finished())
 }
 
+/// Where a limit of a zone is in effect: the place of the zone, and the block that a route comes from.
+struct LimitedBlock<'a> {
+    zone: SourcePlace,
+    block: &'a [Directive],
+}
+
 /// The input, and the output so far.
 struct Conversion<'a> {
     /// The directives outside of `http`.
@@ -131,7 +137,7 @@ struct Conversion<'a> {
     stream: &'a [Directive],
     converted: Converted,
     /// The zones of limits that routes have, once for each route.
-    limited: Vec<SourcePlace>,
+    limited: Vec<LimitedBlock<'a>>,
     /// What there is a finding about already, of which one is enough for all.
     told: BTreeSet<&'static str>,
     /// The variables that select the upstream of a location.

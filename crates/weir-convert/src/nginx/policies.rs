@@ -2,7 +2,6 @@
 
 use weir_plugin::ResponseRate;
 
-use super::Conversion;
 use super::access;
 use super::auth_request;
 use super::compression;
@@ -15,6 +14,7 @@ use super::syntax::Directive;
 use super::tracing;
 use super::values::{FieldValues, NOT_EDITABLE, is_editable};
 use super::variables::{names, renamed, unknown_in_answer, unknown_in_request};
+use super::{Conversion, LimitedBlock};
 use crate::yaml::{Yaml, YamlMembers};
 
 /// nginx's default limit of a body.
@@ -112,14 +112,29 @@ impl ConvertedKey {
     }
 }
 
-/// The key of a limit with this zone, which one more route has.
-fn key(conversion: &mut Conversion, zone: &Directive) -> ConvertedKey {
-    if conversion.limited.contains(&zone.place) {
+/// Tells how a limit of a zone counts if another route has one, too: of another place, or of the same.
+fn tell_apart<'a>(conversion: &mut Conversion<'a>, zone: &Directive, limit: &Directive, block: &'a [Directive]) {
+    let before = conversion.limited.iter().filter(|limited| limited.zone == zone.place);
+    let (same, others): (Vec<_>, Vec<_>) = before.partition(|limited| std::ptr::eq(limited.block, block));
+    let (has_same, has_others) = (!same.is_empty(), !others.is_empty());
+    if has_same {
+        let text = format!(
+            "`{}`: this place becomes several routes, such as one with its hosts and one without; each has the limit for itself, so a \
+             client may use it in each of them",
+            limit.head()
+        );
+        conversion.differs(&limit.place, text);
+    }
+    if has_others {
         let text =
             format!("`{}`: the limit holds for each route that has it; the routes do not count together", zone.head());
         conversion.differs(&zone.place, text);
     }
-    conversion.limited.push(zone.place.clone());
+    conversion.limited.push(LimitedBlock { zone: zone.place.clone(), block });
+}
+
+/// The key of a limit with this zone.
+fn key(conversion: &mut Conversion, zone: &Directive) -> ConvertedKey {
     let written = zone.argument(0);
     let of_map = written.strip_prefix('$').and_then(|name| conditions::only_value(conversion, name, zone));
     let (written, mut filter) = match of_map {
@@ -190,6 +205,7 @@ fn rate(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml
             .lost(&limit.place, format!("`{}`: there is no `limit_req_zone` of this name with a rate", limit.head()));
         return None;
     };
+    tell_apart(conversion, zone, limit, scope.innermost());
     let key = key(conversion, zone);
     let burst = parameter("burst=").and_then(|burst| burst.parse().ok()).unwrap_or(0);
     if let Some(delay) = limit.arguments.iter().find(|argument| argument.starts_with("delay=")) {
@@ -231,6 +247,7 @@ fn concurrent(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String
         conversion.lost(&limit.place, format!("`{}`: there is no `limit_conn_zone` of this name", limit.head()));
         return None;
     };
+    tell_apart(conversion, zone, limit, scope.innermost());
     let key = key(conversion, zone);
     let mut options =
         vec![("conn", Yaml::Integer(count)), ("burst", Yaml::Integer(0)), ("default_conn_delay", Yaml::Decimal(0.1))];

@@ -13,6 +13,10 @@ impl<'a> BlockScope<'a> {
         BlockScope { levels: vec![outermost] }
     }
 
+    pub(super) fn innermost(&self) -> &'a [Directive] {
+        self.levels.last().copied().unwrap_or_default()
+    }
+
     /// The scope with one more inner block.
     pub(super) fn inside(&self, block: &'a [Directive]) -> BlockScope<'a> {
         let mut levels = self.levels.clone();

@@ -82,6 +82,24 @@ pub(super) fn authority<'a>(conversion: &Conversion<'a>, target: &PassTarget<'a>
     }
 }
 
+/// Why no single target of a location can be told that a URI is for, if that is so.
+pub(super) fn obstacle(conversion: &Conversion, server: &[Directive], uri: &str) -> Option<String> {
+    let Some(location) = location(server, uri) else {
+        return Some(format!("no location is for `{uri}` alone, or it does more than pass requests on"));
+    };
+    let Some(pass) = location.children().iter().find(|child| child.name == "proxy_pass") else {
+        return Some(format!("the location of `{uri}` has no `proxy_pass`"));
+    };
+    let target = PassTarget::of(pass)?;
+    authority(conversion, &target).is_none().then(|| {
+        format!(
+            "`{}` has several servers, or one at a Unix socket, and here is one URL: name one of them, a name of DNS for all, or an \
+             address of this gateway with a route to them",
+            target.authority
+        )
+    })
+}
+
 /// Whether one of the blocks of a server has a directive of this name with a URI that is for the location.
 pub(super) fn is_named(server: &[Directive], location: &Directive, name: &str) -> bool {
     fn within(server: &[Directive], block: &[Directive], location: &Directive, name: &str) -> bool {

@@ -666,6 +666,53 @@ server {
 }
 
 #[test]
+fn a_place_that_becomes_several_routes_has_its_limit_in_each() {
+    let text = "\
+limit_req_zone $binary_remote_addr zone=a:1m rate=1r/s;
+server {
+  listen 80 default_server;
+  server_name shop.example;
+  location /a { limit_req zone=a; proxy_pass http://a; proxy_redirect off; }
+}
+server {
+  listen 80;
+  server_name *.tenants.example;
+  location / { proxy_pass http://a; proxy_redirect off; }
+}
+";
+    let yaml = converted(text).yaml();
+    assert_eq!(yaml.matches("limit-req:").count(), 2, "{yaml}");
+    let told: Vec<String> = findings(text).into_iter().filter(|finding| finding.contains("limit_req")).collect();
+    assert_eq!(
+        told,
+        [
+            "5: behaves differently: `limit_req zone=a`: this place becomes several routes, such as one with its hosts and one \
+          without; each has the limit for itself, so a client may use it in each of them"
+        ]
+    );
+}
+
+#[test]
+fn why_no_service_can_be_asked_is_told() {
+    let with = |auth: &str| {
+        let text = format!(
+            "upstream gold {{ server 10.0.0.1:80; server 10.0.0.2:80 backup; }}\n\
+             server {{\n\
+             location / {{ auth_request /auth; proxy_pass http://a; proxy_redirect off; }}\n\
+             {auth}\n\
+             }}\n"
+        );
+        findings(&text).into_iter().find(|finding| finding.contains("auth_request")).unwrap_or_default()
+    };
+    let several = with("location = /auth { internal; proxy_pass http://gold/status; }");
+    assert!(several.contains("of the auth service (`gold` has several servers"), "{several}");
+    let none = with("");
+    assert!(none.contains("(no location is for `/auth` alone, or it does more than pass requests on)"), "{none}");
+    let one = with("location = /auth { internal; proxy_pass http://10.0.0.1/status; }");
+    assert!(one.contains("behaves differently"), "{one}");
+}
+
+#[test]
 fn rates_of_responses_are_limited_where_they_are_numbers() {
     let text = "\
 server {

@@ -6,7 +6,7 @@ mod direction;
 use std::future::poll_fn;
 use std::task::Poll;
 
-use weir_plugin::Exchange;
+use weir_plugin::{Exchange, Stop};
 use weir_proto::Known;
 use weir_proto::websocket;
 
@@ -78,6 +78,7 @@ pub(crate) async fn run(
         }
         let idle_ns = idle_ns(last_ns, [&up, &down]);
         if is_stopping || now_ns >= idle_ns {
+            note_silence(exchange, is_stopping || up.is_leaving() || down.is_leaving());
             return Poll::Ready(());
         }
         client.set_deadline(idle_ns.min(leave_ns.max(now_ns + LEAVING_STEP_NS)));
@@ -89,6 +90,13 @@ pub(crate) async fn run(
     worker.metrics.tunnels_closed.increment();
     // A stream of HTTP/2 that both sides have ended must not be reset: its last frame may not have been sent yet.
     if has_left || up.is_shut() && down.is_shut() { AfterExchange::Close } else { AfterExchange::Abort }
+}
+
+/// Notes that a tunnel ends because nothing has moved, unless it was ending anyway.
+fn note_silence(exchange: &mut Exchange, was_ending: bool) {
+    if !was_ending {
+        exchange.end_by(Stop::IdleTimeout);
+    }
 }
 
 /// How many bytes a direction has moved, by the result of its poll.

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use weir_net::timer::NEVER;
-use weir_plugin::{Exchange, MessageSource, StreamClose};
+use weir_plugin::{Exchange, MessageSource, Stop, StreamClose};
 use weir_proto::websocket::{CloseCode, Opcode};
 
 use crate::context::WorkerContext;
@@ -115,13 +115,13 @@ impl<'a> MessageTunnel<'a> {
                 Ok(()) => {}
                 Err(MessageEnd::Broken) => return Poll::Ready(()),
                 Err(MessageEnd::Close(close)) => {
-                    self.close(&close, now_ns);
+                    self.close(&close, exchange, now_ns);
                     continue;
                 }
             }
             let leave_ns = client.service().leave_ns(exchange.client.connection);
             if let Some(close) = self.due(now_ns, client.service().phase(), leave_ns) {
-                self.close(&close, now_ns);
+                self.close(&close, exchange, now_ns);
             } else if !self.ping(now_ns) {
                 client.set_deadline(self.deadline_ns(now_ns, leave_ns));
                 return Poll::Pending;
@@ -168,13 +168,17 @@ impl<'a> MessageTunnel<'a> {
             return Some(messages::revoked());
         }
         if now_ns >= self.idle_ns() {
-            return Some(StreamClose::new(CloseCode::GOING_AWAY, "nothing was sent for too long"));
+            let silent = StreamClose::new(CloseCode::GOING_AWAY, "nothing was sent for too long");
+            return Some(StreamClose { stop: Some(Stop::IdleTimeout), ..silent });
         }
         let is_lost = self.pinged_ns.is_some_and(|pinged_ns| {
             let timeout = self.policies.terms.ping.map_or(0, |ping| ping.timeout.as_nanos() as u64);
             self.up.received_ns < pinged_ns && now_ns >= pinged_ns + timeout
         });
-        is_lost.then(|| StreamClose::new(CloseCode::INTERNAL, "a ping was not answered"))
+        is_lost.then(|| StreamClose {
+            stop: Some(Stop::ClientGone),
+            ..StreamClose::new(CloseCode::INTERNAL, "a ping was not answered")
+        })
     }
 
     /// When the WebSocket will have been idle for too long.
@@ -214,7 +218,8 @@ impl<'a> MessageTunnel<'a> {
     }
 
     /// Queues a close frame for both sides, where the sender's frames leave room for one.
-    fn close(&mut self, close: &StreamClose, now_ns: u64) {
+    fn close(&mut self, close: &StreamClose, exchange: &mut Exchange, now_ns: u64) {
+        messages::note_early_end(self.policies.early_end(close, self.worker), exchange);
         let content = close.code.content(&close.reason);
         self.down.add(Opcode::Close, &content);
         self.up.add(Opcode::Close, &content);

@@ -4,6 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use weir_plugin::{BareExchange, Exchange, Filters, MessageFilter};
 use weir_proto::websocket::DeflateTerms;
+use weir_telemetry::routes::RouteSlot;
 
 use super::kept_content::ResentContent;
 
@@ -43,10 +44,19 @@ pub(crate) struct CarriedExchange {
     measured: bool,
 }
 
+/// The message filter of a plugin, and where its refusals are counted.
+pub(crate) struct PolicyFilter {
+    pub filter: Box<dyn MessageFilter>,
+    pub name: &'static str,
+    /// The plugin's number in the registry, and the metrics of the route.
+    pub plugin: u16,
+    pub slot: RouteSlot,
+}
+
 /// A WebSocket whose messages plugins want to see, before it is established.
 #[derive(Default)]
 pub(crate) struct WebSocketOpening {
-    pub filters: Vec<Box<dyn MessageFilter>>,
+    pub filters: Vec<PolicyFilter>,
     /// The client offers compression in the forwarded request, so the upstream may accept it.
     pub offers_compression: bool,
     /// A filter may leave messages out.

@@ -4,7 +4,7 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
-use weir_plugin::{Exchange, Filter, Filters, Held, Plugin, Stop};
+use weir_plugin::{EarlyEnd, Exchange, Filter, Filters, Held, Plugin, Stop};
 use weir_proto::{Framing, Trailers};
 
 use super::chain::Plugins;
@@ -387,6 +387,11 @@ impl<'a> ResponseContent<'a> {
     /// A filter has ended the content: the response is complete, whatever else the upstream sends.
     pub(crate) fn is_over(&self) -> bool {
         self.filters.are_over()
+    }
+
+    /// Why a filter has ended the content.
+    pub(crate) fn early_end(&self) -> Option<EarlyEnd> {
+        self.filters.early_end()
     }
 
     /// Called when no content is available for now: appends what filters hold back, and what they send by the clock.

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weir_plugin::{
-    Filter, MessageHead, MessageKind, MessageProtocol, MessageSource, MessageVerdict, Stop, StreamClose,
+    EarlyEnd, Filter, MessageHead, MessageKind, MessageProtocol, MessageSource, MessageVerdict, Stop, StreamClose,
 };
 use weir_proto::event_stream::{EventPart, EventReader};
 
@@ -52,6 +52,7 @@ pub(crate) fn filter(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Res
             sent_ns: worker.now_ns(),
             is_cut: false,
             is_over: false,
+            early_end: EarlyEnd::default(),
         }) as Box<dyn Filter>
     }))
 }
@@ -87,6 +88,8 @@ struct EventFilter {
     /// Part of a line may have been passed on, so no comment can be inserted here.
     is_cut: bool,
     is_over: bool,
+    /// Why it is over.
+    early_end: EarlyEnd,
 }
 
 impl EventFilter {
@@ -176,6 +179,7 @@ impl EventFilter {
     /// Ends the stream, with the reason as a comment where one can stand.
     fn finish(&mut self, close: &StreamClose, out: &mut Vec<u8>) {
         self.is_over = true;
+        self.early_end = self.policies.early_end(close, &self.worker);
         self.lose_open_event();
         if !self.is_cut {
             let reason = close.reason.replace(['\r', '\n'], " ");
@@ -241,6 +245,10 @@ impl Filter for EventFilter {
 
     fn is_over(&self) -> bool {
         self.is_over
+    }
+
+    fn early_end(&self) -> Option<EarlyEnd> {
+        self.is_over.then_some(self.early_end)
     }
 }
 

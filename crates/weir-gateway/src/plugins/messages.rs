@@ -4,33 +4,37 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use weir_plugin::{
-    Exchange, MessageFilter, MessageHead, MessageLoss, MessageProtocol, MessageTerms, MessageVerdict, Stop, StreamClose,
+    EarlyEnd, Exchange, MessageFilter, MessageHead, MessageLoss, MessageProtocol, MessageTerms, MessageVerdict, Stop,
+    StreamClose,
 };
 use weir_proto::websocket::CloseCode;
 use weir_proto::websocket::extensions::{self, Extensions};
 use weir_proto::{Known, field};
 use weir_telemetry::metrics::EventCounters;
+use weir_telemetry::routes::RouteCells;
 
 use super::chain::Plugins;
 use super::guard::guarded;
 use crate::context::WorkerContext;
 use crate::context::identity_watch::IdentityGuard;
-use crate::context::served_exchange::{ServedExchange, WebSocketOpening};
+use crate::context::served_exchange::{PolicyFilter, ServedExchange, WebSocketOpening};
 
 const EXTENSIONS: &[u8] = b"Sec-WebSocket-Extensions";
 const PROTOCOL: &[u8] = b"Sec-WebSocket-Protocol";
 
 /// The message filters of one exchange. A filter that panics ends its stream and nothing else.
 pub(crate) struct MessagePolicies {
-    filters: Vec<Box<dyn MessageFilter>>,
+    filters: Vec<PolicyFilter>,
     pub terms: MessageTerms,
+    /// The filter that has closed the stream.
+    closer: Option<usize>,
 }
 
 impl MessagePolicies {
-    pub(crate) fn of(filters: Vec<Box<dyn MessageFilter>>) -> MessagePolicies {
-        let terms =
-            filters.iter().map(|filter| filter.terms()).fold(MessageTerms::default(), MessageTerms::strictest_of_both);
-        MessagePolicies { filters, terms }
+    pub(crate) fn of(filters: Vec<PolicyFilter>) -> MessagePolicies {
+        let terms = filters.iter().map(|policy| policy.filter.terms());
+        let terms = terms.fold(MessageTerms::default(), MessageTerms::strictest_of_both);
+        MessagePolicies { filters, terms, closer: None }
     }
 
     /// Creates the filters of the plugins; `None` if no plugin wants the messages of this exchange.
@@ -42,7 +46,7 @@ impl MessagePolicies {
         let mut filters = Vec::new();
         for link in plugins.messages(exchange) {
             let asked = plugins.pricing.on_content(link, exchange, |exchange| link.step.messages(exchange, protocol));
-            filters.extend(asked?);
+            filters.extend(asked?.map(|filter| plugins.pricing.policy_filter(link, exchange, filter)));
         }
         Ok((!filters.is_empty()).then(|| MessagePolicies::of(filters)))
     }
@@ -54,13 +58,17 @@ impl MessagePolicies {
 
     /// Called when `bytes` more of it are about to follow.
     pub(crate) fn grow(&mut self, head: MessageHead, bytes: u64) -> Result<(), StreamClose> {
-        let grown = guarded(|| Ok(self.filters.iter_mut().try_for_each(|filter| filter.grow(head, bytes))));
+        let closer = &mut self.closer;
+        let mut grow = |(number, policy): (usize, &mut PolicyFilter)| {
+            policy.filter.grow(head, bytes).inspect_err(|_| *closer = Some(number))
+        };
+        let grown = guarded(|| Ok(self.filters.iter_mut().enumerate().try_for_each(&mut grow)));
         grown.unwrap_or_else(|_| Err(failed()))
     }
 
     /// If a filter wants the message whole, how many bytes of it may be held: the least that any filter allows.
     pub(crate) fn wants_whole(&self, head: MessageHead) -> Option<usize> {
-        let wanted = guarded(|| Ok(self.filters.iter().filter_map(|filter| filter.wants_whole(head)).min()));
+        let wanted = guarded(|| Ok(self.filters.iter().filter_map(|policy| policy.filter.wants_whole(head)).min()));
         wanted.unwrap_or(Some(0))
     }
 
@@ -74,13 +82,28 @@ impl MessagePolicies {
 
     fn decide(&mut self, mut decide: impl FnMut(&mut dyn MessageFilter) -> MessageVerdict) -> MessageVerdict {
         let decided = guarded(|| {
-            let mut verdicts = self.filters.iter_mut().map(|filter| decide(&mut **filter));
-            Ok(verdicts.find(|verdict| *verdict != MessageVerdict::Pass))
+            let mut verdicts = self.filters.iter_mut().map(|policy| decide(&mut *policy.filter)).enumerate();
+            Ok(verdicts.find(|(_, verdict)| *verdict != MessageVerdict::Pass))
         });
         match decided {
-            Ok(verdict) => verdict.unwrap_or(MessageVerdict::Pass),
+            Ok(None) => MessageVerdict::Pass,
+            Ok(Some((number, verdict))) => {
+                self.closer = matches!(verdict, MessageVerdict::Close(_)).then_some(number);
+                verdict
+            }
             Err(_) => MessageVerdict::Close(failed()),
         }
+    }
+
+    /// Counts that the stream was closed, if a filter has done so; returns what its exchange tells.
+    pub(crate) fn early_end(&self, close: &StreamClose, worker: &WorkerContext) -> EarlyEnd {
+        let closer = self.closer.map(|number| &self.filters[number]);
+        if let Some(closer) = closer
+            && let Some(price) = worker.metrics.route(closer.slot).price.plugin(closer.plugin)
+        {
+            price.refusals.increment();
+        }
+        EarlyEnd { stop: close.stop, plugin: closer.map(|closer| closer.name) }
     }
 
     /// Watches the client's identity, if the stream has to end when it is revoked.
@@ -103,12 +126,26 @@ fn failed() -> StreamClose {
 
 /// The reason for closing a stream whose credential has expired.
 pub(crate) fn expired() -> StreamClose {
-    StreamClose::new(CloseCode::POLICY, "the credential has expired")
+    credential_ended("the credential has expired")
 }
 
 /// The reason for closing a stream whose client's consumer or credential has been removed or changed.
 pub(crate) fn revoked() -> StreamClose {
-    StreamClose::new(CloseCode::POLICY, "the credential has been revoked")
+    credential_ended("the credential has been revoked")
+}
+
+/// Writes why a stream was ended into its exchange, whose log record and metrics tell it.
+pub(crate) fn note_early_end(end: EarlyEnd, exchange: &mut Exchange) {
+    if let Some(stop) = end.stop {
+        exchange.end_by(stop);
+    }
+    if let Some(plugin) = end.plugin {
+        exchange.set_refused_by(plugin);
+    }
+}
+
+fn credential_ended(reason: &'static str) -> StreamClose {
+    StreamClose { stop: Some(Stop::CredentialEnded), ..StreamClose::new(CloseCode::POLICY, reason) }
 }
 
 /// Counts a message that is not passed on.

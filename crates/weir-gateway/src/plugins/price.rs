@@ -4,14 +4,14 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use weir_plugin::{Exchange, Filter, Flow, Stop};
+use weir_plugin::{EarlyEnd, Exchange, Filter, Flow, MessageFilter, Stop};
 use weir_proto::Trailers;
 use weir_telemetry::price::PluginPrice;
 use weir_telemetry::routes::{RouteCells, RouteSlot};
 
 use super::guard::{guarded, guarded_wait};
 use crate::context::WorkerContext;
-use crate::context::served_exchange::ServedExchange;
+use crate::context::served_exchange::{PolicyFilter, ServedExchange};
 use crate::message::sides::until_client_disconnects;
 use crate::snapshot::Link;
 use crate::worker::snapshot::WorkerSnapshot;
@@ -130,6 +130,17 @@ impl<'a> Pricing<'a> {
         if let Some(price) = self.price(link, exchange) {
             price.refusals.increment();
         }
+    }
+
+    /// The message filter of a plugin for an exchange.
+    pub(super) fn policy_filter(
+        self,
+        link: &Link,
+        exchange: &ServedExchange,
+        filter: Box<dyn MessageFilter>,
+    ) -> PolicyFilter {
+        let slot = self.site.map(|(_, current)| current.slot_of(exchange)).unwrap_or_default();
+        PolicyFilter { filter, name: link.name, plugin: link.plugin, slot }
     }
 
     /// Counts that a plugin is asked what it wants of a message's content.
@@ -265,6 +276,10 @@ impl Filter for Priced {
 
     fn is_over(&self) -> bool {
         self.filter.is_over()
+    }
+
+    fn early_end(&self) -> Option<EarlyEnd> {
+        self.filter.early_end()
     }
 
     fn is_observer(&self) -> bool {

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use self::claimed::Claimed;
-pub use self::claimed::SERVED;
+pub use self::claimed::{NO_CERTIFICATE, SERVED};
 use self::class::IngressDialect;
 use self::routes::RouteWriter;
 use self::settings::IngressSettings;

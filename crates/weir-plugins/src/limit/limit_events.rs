@@ -404,6 +404,7 @@ impl MessageFilter for EventLimitFilter {
                 code: CloseCode::POLICY,
                 reason: Cow::Owned(limits.reason.clone()),
                 loss: MessageLoss::Throttled,
+                stop: Some(Stop::EventQuota),
             }),
         }
     }

@@ -128,7 +128,10 @@ fn write_policies(rows: &[(&str, &str, &PluginTotals)], page: &mut Page) {
     for (route, policy, totals) in rows {
         page.total(&[("route", route), ("policy", policy)], seconds(totals.waited_ns));
     }
-    page.counter("weir_policy_refusals", "Exchanges that a plugin answered, measured or not.");
+    page.counter(
+        "weir_policy_refusals",
+        "Exchanges that a plugin answered, or streams that it closed, measured or not.",
+    );
     for (route, policy, totals) in rows {
         page.total(&[("route", route), ("policy", policy)], totals.refusals);
     }

@@ -4,6 +4,7 @@
 //! for information. [`Evidence`] is what is known of a result, whether of the lab or of a publication, so the same
 //! rules judge both.
 
+mod builds;
 mod evidence;
 mod machines;
 mod measured;
@@ -108,6 +109,8 @@ pub fn judge(evidence: &Evidence) -> Vec<LintVerdict> {
 /// these.
 pub fn judge_completeness(result: &ResultFile, verdicts: &mut Vec<LintVerdict>) {
     machines::judge(result, verdicts);
+    verdicts.extend(builds::judge(result));
+    verdicts.sort_by_key(|verdict| std::cmp::Reverse(verdict.severity));
     if let Some(reason) = &result.incomplete {
         let words = format!("the run ended before everything was measured: {reason}");
         verdicts.insert(0, about_all("incomplete", Severity::Invalid, words));

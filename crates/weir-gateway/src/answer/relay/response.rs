@@ -209,11 +209,20 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         let is_over = content.is_over();
         self.write_content(&passed, out);
         if is_over {
-            self.response.body = BodyTransfer::Done(Trailers::default());
-            (self.response.client_reusable, self.response.upstream_reusable) = (false, false);
+            self.end_content();
         }
         self.pause();
         Ok(moved)
+    }
+
+    /// Ends the response where a filter has ended its content.
+    #[cold]
+    fn end_content(&mut self) {
+        self.response.body = BodyTransfer::Done(Trailers::default());
+        (self.response.client_reusable, self.response.upstream_reusable) = (false, false);
+        if let Some(end) = self.response.content.as_ref().and_then(|content| content.early_end()) {
+            messages::note_early_end(end, self.exchange);
+        }
     }
 
     /// When the response is ended because the gateway drains. Only an event stream is: it has no end of its own, and its
@@ -308,8 +317,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             return Ok(false);
         }
         if ends {
-            self.response.body = BodyTransfer::Done(Trailers::default());
-            (self.response.client_reusable, self.response.upstream_reusable) = (false, false);
+            self.end_content();
         }
         self.worker.buffers.with_write_buffer(|out| {
             self.write_content(&kept, out);

@@ -4,7 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::task::{Context, Poll, ready};
 
-use weir_plugin::{Held, MessageHead, MessageKind, MessageLoss, MessageSource, MessageVerdict, StreamClose};
+use weir_plugin::{Held, MessageHead, MessageKind, MessageLoss, MessageSource, MessageVerdict, Stop, StreamClose};
 use weir_proto::websocket::extensions::DeflateTerms;
 use weir_proto::websocket::{
     CloseCode, ControlFrame, FrameEvent, FrameFault, FrameHeader, FrameReader, FrameSender, MaskedContent, Opcode,
@@ -502,7 +502,11 @@ impl MessageDirection {
 /// The reason for closing a WebSocket of which a compressed message would have to be left out.
 fn cannot_be_left_out(loss: MessageLoss) -> StreamClose {
     let reason = "a message was refused, and those after it may refer to it";
-    StreamClose { loss, ..StreamClose::new(CloseCode::POLICY, reason) }
+    let stop = match loss {
+        MessageLoss::Throttled => Stop::EventQuota,
+        MessageLoss::Failed => Stop::MessageRefused,
+    };
+    StreamClose { loss, stop: Some(stop), ..StreamClose::new(CloseCode::POLICY, reason) }
 }
 
 impl HeldMessage {

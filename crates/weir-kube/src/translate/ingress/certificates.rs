@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::apisix;
 use super::super::precedence::precedence;
-use super::claimed::Claimed;
+use super::claimed::{Claimed, NO_CERTIFICATE};
 use super::sites::IngressSites;
 use crate::objects::ObjectRef;
 use crate::objects::core::Secret;
@@ -60,7 +60,7 @@ pub(super) fn add(
     for claimed in all {
         for tls in &claimed.ingress.spec.tls {
             if let Err(problem) = secret_of(claimed, tls, world) {
-                translation.events.push(claimed.event(EventKind::Warning, "NoCertificate", problem));
+                translation.events.push(claimed.event(EventKind::Warning, NO_CERTIFICATE, problem));
                 hosts.names.extend(hosts_of(claimed, tls));
                 continue;
             }
@@ -86,7 +86,7 @@ pub(super) fn add(
             None => {
                 let message =
                     format!("`auth-tls-secret`: `{name}` has no certificate in `spec.tls`; it is answered with 503");
-                translation.events.push(owner.event(EventKind::Warning, "NoCertificate", message));
+                translation.events.push(owner.event(EventKind::Warning, NO_CERTIFICATE, message));
                 hosts.unproved.insert(name.clone());
             }
         }
@@ -118,7 +118,7 @@ fn leave_demanding(
                 "`spec.tls`: the ApisixTls `{}/{}` asks the clients of `{name}` for certificates, and keeps the name",
                 metadata.namespace, metadata.name
             );
-            translation.events.push(claimed.event(EventKind::Warning, "NoCertificate", message));
+            translation.events.push(claimed.event(EventKind::Warning, NO_CERTIFICATE, message));
         }
     }
 }

@@ -124,3 +124,6 @@ fn tell(claimed: &Claimed, remarks: &[Remark], options: &KubeOptions, translatio
 
 /// The reason of the event that lists the annotations that are served; only with [`KubeOptions::offline`].
 pub const SERVED: &str = "AnnotationsServed";
+
+/// The reason of events about hosts without a certificate.
+pub const NO_CERTIFICATE: &str = "NoCertificate";
