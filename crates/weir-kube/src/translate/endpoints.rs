@@ -148,7 +148,7 @@ endpoints: {endpoints}
         assert_eq!(hosts(&world(&slice("s", &all))), ["10.0.0.3:8080"]);
     }
     #[test]
-    fn what_is_published_though_not_ready_is_used_and_what_terminates_only_without_it() {
+    fn pods_published_though_not_ready_are_used_and_those_that_end_only_without_them() {
         let leaving = "{ addresses: [10.0.0.1], conditions: { ready: true, serving: true, terminating: true } }";
         let starting = "{ addresses: [10.0.0.2], conditions: { ready: true, serving: false, terminating: false } }";
         assert_eq!(hosts(&world(&slice("s", &format!("[{leaving}]")))), ["10.0.0.1:8080"]);

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_list_of_nodes_stays_as_it_is() {
+    fn upstreams_without_a_list_of_nodes_stay_as_they_are() {
         for value in
             [json!({}), json!({ "nodes": { "10.0.0.1:80": 1 } }), json!({ "nodes": [] }), json!({ "nodes": [1] })]
         {
