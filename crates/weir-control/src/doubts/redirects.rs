@@ -3,6 +3,7 @@
 use weir_gateway::snapshot::ListenerProtocol;
 
 use super::Doubts;
+use crate::document::PluginSpec;
 use crate::text::read::join;
 use crate::text::tree::TextPosition;
 
@@ -18,8 +19,8 @@ pub(super) fn to_nowhere(doubts: &Doubts) {
     if has_https || !knows_listeners || !document.settings.clients.trusted_addresses.is_empty() {
         return;
     }
-    let redirects = |name: &str, options: &serde_json::Value| name == PLUGIN && options["http_to_https"] == true;
-    let found = doubts.enabled_plugins().find(|(_, plugin)| redirects(&plugin.name, &plugin.options));
+    let redirects = |plugin: &PluginSpec| &*plugin.name == PLUGIN && plugin.options["http_to_https"] == true;
+    let found = doubts.enabled_plugins().find(|(_, plugin)| redirects(plugin));
     if let Some((origin, plugin)) = found {
         let path = join(&origin.path, &format!("plugins.{PLUGIN}"));
         let problem = "sends clients to HTTPS, and no `listen` address uses TLS".to_owned();

@@ -122,10 +122,10 @@ pub fn convert(file: &str, text: &str, include: Include) -> Result<Converted, Sy
     Ok(conversion.converted.finished())
 }
 
-/// Where a limit of a zone is in effect: the place of the zone, and the block that a route comes from.
-struct LimitedBlock<'a> {
+/// Where a limit of a zone is in effect: the place of the zone, and where the block is in memory that a route comes from.
+struct LimitedBlock {
     zone: SourcePlace,
-    block: &'a [Directive],
+    block: *const Directive,
 }
 
 /// The input, and the output so far.
@@ -137,7 +137,7 @@ struct Conversion<'a> {
     stream: &'a [Directive],
     converted: Converted,
     /// The zones of limits that routes have, once for each route.
-    limited: Vec<LimitedBlock<'a>>,
+    limited: Vec<LimitedBlock>,
     /// What there is a finding about already, of which one is enough for all.
     told: BTreeSet<&'static str>,
     /// The variables that select the upstream of a location.

@@ -113,9 +113,10 @@ impl ConvertedKey {
 }
 
 /// Tells how a limit of a zone counts if another route has one, too: of another place, or of the same.
-fn tell_apart<'a>(conversion: &mut Conversion<'a>, zone: &Directive, limit: &Directive, block: &'a [Directive]) {
+fn tell_apart(conversion: &mut Conversion, zone: &Directive, limit: &Directive, scope: &BlockScope) {
+    let block = scope.innermost().as_ptr();
     let before = conversion.limited.iter().filter(|limited| limited.zone == zone.place);
-    let (same, others): (Vec<_>, Vec<_>) = before.partition(|limited| std::ptr::eq(limited.block, block));
+    let (same, others): (Vec<_>, Vec<_>) = before.partition(|limited| limited.block == block);
     let (has_same, has_others) = (!same.is_empty(), !others.is_empty());
     if has_same {
         let text = format!(
@@ -205,7 +206,7 @@ fn rate(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml
             .lost(&limit.place, format!("`{}`: there is no `limit_req_zone` of this name with a rate", limit.head()));
         return None;
     };
-    tell_apart(conversion, zone, limit, scope.innermost());
+    tell_apart(conversion, zone, limit, scope);
     let key = key(conversion, zone);
     let burst = parameter("burst=").and_then(|burst| burst.parse().ok()).unwrap_or(0);
     if let Some(delay) = limit.arguments.iter().find(|argument| argument.starts_with("delay=")) {
@@ -247,7 +248,7 @@ fn concurrent(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String
         conversion.lost(&limit.place, format!("`{}`: there is no `limit_conn_zone` of this name", limit.head()));
         return None;
     };
-    tell_apart(conversion, zone, limit, scope.innermost());
+    tell_apart(conversion, zone, limit, scope);
     let key = key(conversion, zone);
     let mut options =
         vec![("conn", Yaml::Integer(count)), ("burst", Yaml::Integer(0)), ("default_conn_delay", Yaml::Decimal(0.1))];
