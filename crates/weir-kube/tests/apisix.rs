@@ -438,6 +438,10 @@ impl PolicyPlugins for CountingPlugins {
         self.0.credential(plugin, options)
     }
 
+    fn check_upstream(&self, settings: &serde_json::Map<String, Value>) -> Result<(), String> {
+        self.0.check_upstream(settings)
+    }
+
     fn check_enabled(&self, plugin: &str) -> Result<(), String> {
         self.0.check_enabled(plugin)
     }
