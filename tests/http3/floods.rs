@@ -1,17 +1,14 @@
 //! Clients of HTTP/3 that make work and ask for nothing: what they cost is bounded in memory, and other clients do not notice.
 
-use std::collections::HashSet;
-use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use quinn::{ConnectionError, TransportConfig, VarInt};
-use weir_testkit::{Answer, DEADLINE, Origin, Request, eventually, is_full, scaled};
+use weir_testkit::{Answer, DEADLINE, Origin, Request, eventually, is_full};
 
 use crate::client::{NAME, Sender, ask, client, client_config, connect, endpoint, request, run_within};
 use crate::malformed::{EXCESSIVE_LOAD, GET, headers};
-use crate::programs::Http3Program;
 use crate::{Served, serve};
 
 const MIB: u64 = 1 << 20;
@@ -190,118 +187,4 @@ fn others_are_served_beside_windows_that_are_opened_by_a_few_bytes() {
             }
         });
     });
-}
-
-/// The first packets of so many clients, each with a connection id of its own. None of them goes on.
-async fn first_packets(served: &Served, count: usize) -> Vec<Vec<u8>> {
-    let sink = tokio::net::UdpSocket::bind(("127.0.0.1", 0)).await.expect("a port");
-    let to = sink.local_addr().expect("it is bound");
-    let endpoint = endpoint(&served.authority);
-    let (mut packets, mut ids, mut begun, mut buffer) = (Vec::new(), HashSet::new(), Vec::new(), [0; 2_000]);
-    while packets.len() < count {
-        begun.push(endpoint.connect(to, NAME).expect("it is begun"));
-        loop {
-            let (length, _) = sink.recv_from(&mut buffer).await.expect("a packet");
-            // A long header: its sixth byte is the length of the id behind it. Others repeat or complete what came before.
-            let id = buffer[6..6 + usize::from(buffer[5])].to_vec();
-            if ids.insert(id) {
-                packets.push(buffer[..length].to_vec());
-                break;
-            }
-        }
-    }
-    packets
-}
-
-/// Sends packets to the gateway, each from another address, until `is_over`. Ten come in some milliseconds: one who sends more than the gateway
-/// can take fills the queue of its socket, which the kernel keeps for all clients.
-fn send_from_many(packets: &[Vec<u8>], to: SocketAddr, is_over: impl Fn() -> bool) {
-    for (number, packet) in packets.iter().cycle().enumerate() {
-        if is_over() {
-            return;
-        }
-        if number % 10 == 9 {
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        let [high, low] = (number as u16).to_be_bytes();
-        let forged = UdpSocket::bind(SocketAddr::from(([127, 2, high, low], 0))).expect("127.0.0.0/8 is this machine");
-        // What the gateway answers is lost.
-        let _ = forged.send_to(packet, to);
-    }
-}
-
-#[test]
-fn first_packets_from_forged_addresses_cost_a_bounded_amount_of_memory() {
-    let origin = Origin::serving(|_| Answer::ok("ok"));
-    let served = serve(&origin, "ssl_handshake_timeout: 2s\n");
-    run_within(DEADLINE * 3, async {
-        let packets = first_packets(&served, scaled(400, 4_000)).await;
-        let (mut sender, _quic) = client(&served.authority, served.gateway.tls_addr()).await;
-        ask(&mut sender, request("GET", "/other")).await;
-        let before = served.gateway.rss();
-        let left = std::cell::Cell::new(packets.len());
-        send_from_many(&packets, served.gateway.tls_addr(), || left.replace(left.get().saturating_sub(1)) == 0);
-        let count = |outcome: &str| served.gateway.metrics().sum("weir_quic_connections_total", &[outcome]);
-        eventually("clients have to prove their addresses", DEADLINE, || count("outcome=\"retry\"") >= 100.0);
-        // A handshake takes some 30 KiB, and a hundred of them may be in progress.
-        let grown = served.gateway.rss().saturating_sub(before);
-        assert!(grown < 8 * MIB, "it took {grown} bytes of memory");
-        let (mut other, _quic) = client(&served.authority, served.gateway.tls_addr()).await;
-        assert_eq!(ask(&mut other, request("GET", "/other")).await.0.status(), 200, "a client that proves its address");
-        assert_eq!(ask(&mut sender, request("GET", "/other")).await.0.status(), 200, "one that was there before");
-        let open = || served.gateway.metrics().sum("weir_client_connections", &[]);
-        eventually("handshakes that do not go on have ended", DEADLINE, || open() <= 2.0);
-    });
-}
-
-#[test]
-fn others_are_served_beside_first_packets_from_forged_addresses() {
-    let origin = Origin::serving(|_| Answer::ok("ok"));
-    let served = serve(&origin, "");
-    let packets = run_within(DEADLINE * 3, first_packets(&served, scaled(400, 4_000)));
-    others_are_served_beside(&served, |is_over| {
-        send_from_many(&packets, served.gateway.tls_addr(), || is_over.load(Ordering::Relaxed));
-    });
-}
-
-#[test]
-fn others_are_served_beside_empty_content() {
-    let origin = Origin::serving(|_| Answer::ok("ok"));
-    let served = serve(&origin, "");
-    let before = served.gateway.rss();
-    let empty = [headers(GET), [0, 0].repeat(2_000)].concat();
-    others_are_served_beside(&served, |is_over| {
-        run_within(DEADLINE * 3, async {
-            while !is_over.load(Ordering::Relaxed) {
-                let quic = connect(&served.authority, served.gateway.tls_addr()).await;
-                let mut control = quic.open_uni().await.expect("it may");
-                // The connection may end at any time.
-                let _ = control.write_all(&[0, 4, 0]).await;
-                if let Ok((mut send, mut receive)) = quic.open_bi().await {
-                    let _ = send.write_all(&empty).await;
-                    // The response may come before all frames have, and the rest is not read then.
-                    let _ = receive.read_to_end(1_000).await;
-                }
-            }
-        });
-    });
-    assert!(served.gateway.metrics().sum("weir_http_errors_total", &["cause=\"flood\""]) >= 1.0);
-    let grown = served.gateway.rss().saturating_sub(before);
-    assert!(grown < 16 * MIB, "it took {grown} bytes of memory");
-}
-
-#[test]
-fn others_are_served_beside_path_challenges() {
-    let origin = Origin::serving(|_| Answer::ok("ok"));
-    let served = serve(&origin, "");
-    let before = served.gateway.rss();
-    others_are_served_beside(&served, |is_over| {
-        while !is_over.load(Ordering::Relaxed) {
-            let Some(said) = Http3Program::Aioquic.ask(&served, &["challenges", "300"]) else { return };
-            assert_eq!(said["after"], "ok");
-            assert!(said["sent"].as_u64().is_some_and(|sent| sent > 1_000), "{said}");
-        }
-    });
-    let grown = served.gateway.rss().saturating_sub(before);
-    assert!(grown < 16 * MIB, "it took {grown} bytes of memory");
 }
