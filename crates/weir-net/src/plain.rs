@@ -65,20 +65,12 @@ fn poll_send(stream: &TcpStream, context: &mut Context<'_>, bytes: &[u8], flags:
     }
 }
 
-/// Fills an empty pipe; 0 is the end. When pending, the task is woken once there is more to read.
-pub(crate) fn poll_fill(
-    stream: &TcpStream,
-    context: &mut Context<'_>,
-    pipe: &mut KernelPipe,
-) -> Poll<io::Result<usize>> {
-    loop {
-        std::task::ready!(stream.poll_read_ready(context))?;
-        // A pipe takes so many segments, not so many bytes: fewer than were asked for do not mean that there are no more.
-        match attempt(stream, Interest::READABLE, 0, || pipe.fill(stream)) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            filled => return Poll::Ready(filled),
-        }
-    }
+/// Fills an empty pipe. 0 says nothing of the stream, which has to be read then: the kernel moves nothing past an urgent byte, which a
+/// read leaves out, and tells that as the end or as nothing to read. When pending, the task is woken once there is more to read.
+pub(crate) fn poll_fill(stream: &TcpStream, context: &mut Context<'_>, pipe: &mut KernelPipe) -> Poll<usize> {
+    // A failure is that of the read that follows.
+    let is_ready = std::task::ready!(stream.poll_read_ready(context)).is_ok();
+    Poll::Ready(if is_ready { pipe.fill(stream).unwrap_or(0) } else { 0 })
 }
 
 /// Writes what a pipe holds, or a part. When pending, the task is woken once the socket accepts more.
@@ -90,6 +82,8 @@ pub(crate) fn poll_drain(
     loop {
         match attempt(stream, Interest::WRITABLE, 0, || pipe.drain(stream)) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            // Not told by calls that do not wait, but by this one.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             drained => return Poll::Ready(drained),
         }
         std::task::ready!(stream.poll_write_ready(context))?;

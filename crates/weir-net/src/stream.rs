@@ -73,8 +73,8 @@ impl Stream {
         self.tls.is_none()
     }
 
-    /// Moves bytes of a plain stream into an empty pipe; 0 is the end. When pending, the task is woken once there is more to read.
-    pub fn poll_fill(&mut self, context: &mut Context<'_>, pipe: &mut KernelPipe) -> Poll<io::Result<usize>> {
+    /// Moves bytes of a plain stream into an empty pipe; 0 says only that it has to be read. When pending, the task is woken once there is more to read.
+    pub fn poll_fill(&mut self, context: &mut Context<'_>, pipe: &mut KernelPipe) -> Poll<usize> {
         poll_fill(&self.tcp, context, pipe)
     }
 
@@ -238,12 +238,20 @@ mod tests {
             let mut got = Vec::new();
             receiver.read_to_end(&mut got).map(|_| got == pattern())
         });
-        let mut pipe = KernelPipe::new().expect("a descriptor is left");
+        let (mut pipe, mut buffer) = (KernelPipe::new().expect("a descriptor is left"), [0; 1024]);
         loop {
-            let count = poll_fn(|context| from.poll_fill(context, &mut pipe)).await.unwrap();
+            let count = poll_fn(|context| from.poll_fill(context, &mut pipe)).await;
             assert_eq!(pipe.held(), count);
             if count == 0 {
-                break;
+                let count = poll_fn(|context| from.poll_read(context, &mut buffer)).await.unwrap();
+                if count == 0 {
+                    break;
+                }
+                let mut left = &buffer[..count];
+                while !left.is_empty() {
+                    let sent = poll_fn(|context| to.poll_write(context, left)).await.unwrap();
+                    left = &left[sent..];
+                }
             }
             while pipe.held() > 0 {
                 poll_fn(|context| to.poll_drain(context, &mut pipe)).await.unwrap();

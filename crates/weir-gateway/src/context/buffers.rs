@@ -16,6 +16,8 @@ const SPARE_BYTES: usize = 4 << 20;
 const KEPT_EXCHANGE: usize = 32 * 1024;
 /// The most pipes of a worker, in use and spare. Each has two descriptors, and holds up to 1 MiB of a stream. Without one, bytes are copied.
 const PIPES: usize = 16;
+/// The most spare pipes of a worker: descriptors are for connections.
+const SPARE_PIPES: usize = 2;
 
 pub(crate) struct Buffers {
     read: RefCell<Box<[u8]>>,
@@ -29,6 +31,8 @@ pub(crate) struct Buffers {
     pipes: RefCell<Vec<KernelPipe>>,
     /// Pipes that are lent.
     pipes_lent: Cell<usize>,
+    /// One could not be made. None is asked for again: that would cost calls in vain, and copying works.
+    has_no_pipes: Cell<bool>,
 }
 
 impl Default for Buffers {
@@ -41,6 +45,7 @@ impl Default for Buffers {
             spare_bytes: Cell::new(0),
             pipes: RefCell::default(),
             pipes_lent: Cell::new(0),
+            has_no_pipes: Cell::new(false),
         }
     }
 }
@@ -109,10 +114,14 @@ impl Buffers {
     /// Lends an empty pipe, if one is left. It comes back by [`Self::return_pipe`].
     pub(crate) fn lend_pipe(&self) -> Option<KernelPipe> {
         let lent = self.pipes_lent.get();
-        if lent == PIPES {
+        if lent == PIPES || self.has_no_pipes.get() {
             return None;
         }
-        let pipe = self.pipes.borrow_mut().pop().or_else(|| KernelPipe::new().ok())?;
+        let spare = self.pipes.borrow_mut().pop();
+        let Some(pipe) = spare.or_else(|| KernelPipe::new().ok()) else {
+            self.has_no_pipes.set(true);
+            return None;
+        };
         self.pipes_lent.set(lent + 1);
         Some(pipe)
     }
@@ -120,8 +129,9 @@ impl Buffers {
     /// Takes a pipe back. What is still in it is lost.
     pub(crate) fn return_pipe(&self, pipe: KernelPipe) {
         self.pipes_lent.set(self.pipes_lent.get() - 1);
-        if pipe.held() == 0 {
-            self.pipes.borrow_mut().push(pipe);
+        let mut spare = self.pipes.borrow_mut();
+        if pipe.held() == 0 && spare.len() < SPARE_PIPES {
+            spare.push(pipe);
         }
     }
 

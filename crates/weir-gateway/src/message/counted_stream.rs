@@ -64,9 +64,13 @@ impl<C: CountedStream> Pipe for C {
         self.stream().is_plain()
     }
 
-    fn poll_fill(&mut self, context: &mut Context<'_>, pipe: &mut KernelPipe) -> Poll<io::Result<usize>> {
+    fn poll_fill(&mut self, context: &mut Context<'_>, pipe: &mut KernelPipe) -> Poll<usize> {
         let (stream, counters) = self.counted();
-        count(stream.poll_fill(context, pipe), counters.received)
+        let filled = stream.poll_fill(context, pipe);
+        if let Poll::Ready(count) = filled {
+            counters.received.add(count as u64);
+        }
+        filled
     }
 
     fn poll_drain(&mut self, context: &mut Context<'_>, pipe: &mut KernelPipe) -> Poll<io::Result<usize>> {

@@ -314,7 +314,7 @@ pub(crate) trait Pipe {
         false
     }
     /// See [`Stream::poll_fill`].
-    fn poll_fill(&mut self, _: &mut Context<'_>, _: &mut KernelPipe) -> Poll<io::Result<usize>> {
+    fn poll_fill(&mut self, _: &mut Context<'_>, _: &mut KernelPipe) -> Poll<usize> {
         unreachable!("it is not plain")
     }
     /// See [`Stream::poll_drain`].
@@ -355,7 +355,7 @@ impl Pipe for Stream {
         Stream::is_plain(self)
     }
 
-    fn poll_fill(&mut self, context: &mut Context<'_>, pipe: &mut KernelPipe) -> Poll<io::Result<usize>> {
+    fn poll_fill(&mut self, context: &mut Context<'_>, pipe: &mut KernelPipe) -> Poll<usize> {
         Stream::poll_fill(self, context, pipe)
     }
 
