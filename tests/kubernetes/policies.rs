@@ -360,6 +360,12 @@ fn settings_of_a_service_hold_for_its_upstreams() {
     for (upstream, told) in [
         (json!({ "retries": "many" }), "upstream.retries: "),
         (json!({ "nodes": { "10.0.0.1:80": 1 } }), "upstream.nodes: cannot be set by a policy"),
+        // It could not go together with the protocol of the Service.
+        (json!({ "proxy_protocol": "v1" }), "upstream.proxy_protocol: cannot be set by a policy"),
+        (
+            json!({ "checks": { "active": { "type": "https", "https_verify_certificate": false } } }),
+            "upstream.checks.active.https_verify_certificate: how endpoints are trusted",
+        ),
         (json!({ "upstream_host": "$env://HOME", "pass_host": "rewrite" }), "upstream: values of Secrets"),
     ] {
         cluster.apply([settings(upstream)]);

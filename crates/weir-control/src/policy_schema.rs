@@ -18,8 +18,9 @@ const MOST_DEPTH: usize = 6;
 const MOST_TARGETS: u32 = 16;
 
 /// What users of a namespace may set of the upstreams of their Services: how endpoints are chosen, watched, tried again and waited for. Which
-/// endpoints there are, and how they are trusted, is said by other objects.
-pub(crate) const UPSTREAM_SETTINGS: [&str; 20] = [
+/// endpoints there are, which protocol they speak and how they are trusted, is said by other objects, with which this could not go together.
+/// What takes memory or connections of the node is that of its operator.
+pub(crate) const UPSTREAM_SETTINGS: [&str; 15] = [
     "type",
     "hash_on",
     "key",
@@ -31,15 +32,10 @@ pub(crate) const UPSTREAM_SETTINGS: [&str; 20] = [
     "retry_same_endpoint",
     "all_down",
     "timeout",
-    "http2",
-    "proxy_protocol",
     "pass_host",
     "upstream_host",
-    "keepalive_pool",
     "concurrency",
-    "queue",
     "slow_start",
-    "persistence",
 ];
 
 /// The CustomResourceDefinition.

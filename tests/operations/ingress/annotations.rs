@@ -176,7 +176,8 @@ fn limits_and_access() {
         ),
         one_rule(
             &[("satisfy", "any"), ("auth-url", "http://127.0.0.1:9/check"), ("whitelist-source-range", "10.0.0.0/8")],
-            &[(get("/", "h"), "503")],
+            // The service that decides cannot be reached.
+            &[(get("/", "h"), "403")],
         ),
         one_rule(&[("satisfy", "any"), ("whitelist-source-range", "10.0.0.0/8")], &[(get("/", "h"), "403")]),
         one_rule(

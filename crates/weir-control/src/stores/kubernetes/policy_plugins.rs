@@ -165,6 +165,11 @@ impl PolicyPlugins for NodePlugins {
             let advice = format!("the keys are {}", UPSTREAM_SETTINGS.join(", "));
             return Err(format!("{other}: cannot be set by a policy; {advice}"));
         }
+        let checks = settings.get("checks").unwrap_or(&Value::Null);
+        if checks.pointer("/active/https_verify_certificate") == Some(&Value::Bool(false)) {
+            let whole = "checks.active.https_verify_certificate: how endpoints are trusted is not said by a policy";
+            return Err(whole.to_owned());
+        }
         let mut upstream = settings.clone();
         upstream.insert("id".to_owned(), "policy".into());
         upstream.insert("nodes".to_owned(), json!({ "192.0.2.1:80": 1 }));

@@ -109,7 +109,12 @@ fn satisfy(given: &Given, settings: &mut IngressSettings) -> Result<(), String> 
     if credentials > 1 {
         return Err("either of `auth-type` and `auth-url` cannot be demanded, only both".to_owned());
     }
-    if credentials == 1 && !allowed_networks(given).is_empty() {
+    let is_open_to_some = credentials == 1 && !allowed_networks(given).is_empty();
+    if is_open_to_some && !given.list("auth-response-headers").is_empty() {
+        // Allowed clients are not asked for, and could send these fields themselves.
+        return Err("with `auth-response-headers`, allowed addresses could claim the fields of others".to_owned());
+    }
+    if is_open_to_some {
         // What demands the credential looks at the address instead.
         settings.plugins.remove("ip-restriction");
     }
