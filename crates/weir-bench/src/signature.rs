@@ -145,11 +145,16 @@ fn hash(path: &Path) -> Result<[u8; 64], FileError> {
 
 /// The text of a small file.
 fn text(path: &Path) -> Result<String, SignatureError> {
-    let length = fs::metadata(path).map_err(FileError::at(path))?.len();
-    if length > LONGEST_FILE {
+    // It may be a link to a device, which has no length and no end, or to a pipe, which nothing writes to.
+    if !fs::metadata(path).map_err(FileError::at(path))?.is_file() {
         return Err(SignatureError::Form(path.to_owned()));
     }
-    let bytes = fs::read(path).map_err(FileError::at(path))?;
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(FileError::at(path))?;
+    file.take(LONGEST_FILE + 1).read_to_end(&mut bytes).map_err(FileError::at(path))?;
+    if bytes.len() as u64 > LONGEST_FILE {
+        return Err(SignatureError::Form(path.to_owned()));
+    }
     String::from_utf8(bytes).map_err(|_| SignatureError::Form(path.to_owned()))
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::svg::{INK, Svg, TextAnchor};
+use crate::result::DEEPEST_STACK;
 
 const WIDTH: f64 = 1_080.0;
 const ROW: f64 = 17.0;
@@ -28,11 +29,12 @@ impl<'a> Flame<'a> {
     fn of(stacks: &'a BTreeMap<String, u64>) -> Flame<'a> {
         let mut root = Flame::default();
         for (stack, count) in stacks {
-            root.samples += count;
+            root.samples = root.samples.saturating_add(*count);
             let mut flame = &mut root;
-            for frame in stack.split(';') {
+            // A file may claim any depth, and each frame below takes some of the stack of this process.
+            for frame in stack.split(';').take(DEEPEST_STACK) {
                 flame = flame.callees.entry(frame).or_default();
-                flame.samples += count;
+                flame.samples = flame.samples.saturating_add(*count);
             }
         }
         root

@@ -10,6 +10,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::result::DEEPEST_STACK;
 use crate::target::{COMMAND_LIMIT, output_within};
 
 const PERF: &str = "perf";
@@ -19,8 +20,6 @@ const LOWEST_FREQUENCY: f64 = 9.0;
 const HIGHEST_FREQUENCY: f64 = 99.0;
 /// The bytes of a stack that are copied with each sample, to find the callers in programs without frame pointers.
 const STACK_BYTES: u32 = 32_768;
-/// The most frames of a stack that are kept, from the outermost.
-const DEEPEST: usize = 96;
 /// How long perf may take to write its file.
 const END_LIMIT: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(5);
@@ -95,7 +94,7 @@ fn fold(text: &str) -> FoldedStacks {
         }
         frames.push(thread.trim().replace(';', ","));
         frames.reverse();
-        frames.truncate(DEEPEST);
+        frames.truncate(DEEPEST_STACK);
         *stacks.entry(frames.join(";")).or_default() += 1;
     }
     stacks

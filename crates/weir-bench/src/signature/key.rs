@@ -89,7 +89,10 @@ impl FileSigner {
         let private = format!("untrusted comment: minisign private key {}\n{}\n", verifier.id, STANDARD.encode(bytes));
         write_new(path, 0o600, &private)?;
         let public = format!("untrusted comment: minisign public key {}\n{verifier}\n", verifier.id);
-        write_new(&public_of(path), 0o644, &public)?;
+        write_new(&public_of(path), 0o644, &public).inspect_err(|_| {
+            // Half of a pair is of no use, and would be in the way of the next one.
+            let _ = std::fs::remove_file(path);
+        })?;
         Ok(verifier)
     }
 

@@ -476,10 +476,12 @@ fn processes_ended(row: &RowEvidence) -> RuleOutcome {
 
 fn oom_kills(row: &RowEvidence) -> RuleOutcome {
     let words = format!(
-        "the kernel killed {} processes during the measurement, because the machine or the target's group had no memory left",
+        "the kernel killed {} processes of this machine during the measurement, because it or a group of processes had no memory left",
         row.oom_kills
     );
-    (row.oom_kills > 0).then_some((Severity::Invalid, words))
+    // Others' groups may be at their limits, which says nothing of the target.
+    let severity = if row.processes_ended > 0 { Severity::Invalid } else { Severity::Warning };
+    (row.oom_kills > 0).then_some((severity, words))
 }
 
 fn records_lost(row: &RowEvidence) -> RuleOutcome {
