@@ -98,6 +98,8 @@ impl DebianRoot {
     pub(crate) fn take(&self, file: &Path) -> PathBuf {
         let name = file.file_name().expect("a file");
         let inside = self.path().join(name);
+        // That of an earlier version must not be written through its link.
+        let _ = fs::remove_file(&inside);
         // It takes room only where the root is on another disk.
         if fs::hard_link(file, &inside).is_err() {
             fs::copy(file, &inside).expect("there is room");

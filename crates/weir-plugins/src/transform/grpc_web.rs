@@ -25,8 +25,9 @@ use crate::security::cors;
 /// `/web/shop.Orders/Place`.
 ///
 /// Messages are streamed in both directions. The trailers, which contain the status of the call, become the last frame
-/// of the response body. If the upstream resets the call or cannot be reached, the status is `grpc-status: 14`; if the
-/// call times out, it is 4. A response that ends in the middle of a message is cut instead.
+/// of the response body. If the upstream cannot be reached, the status is `grpc-status: 14`; if it resets the call, the
+/// status is that of the cause, such as 13; if the call times out, it is 4. A response that is broken off in the middle of a
+/// message is cut instead.
 ///
 /// OPTIONS requests are answered with 204, and pages of any origin can read the responses. If the route also has the
 /// plugin `cors`, that plugin decides which origins are allowed. A call that the gateway or another plugin refuses gets

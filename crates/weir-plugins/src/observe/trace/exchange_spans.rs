@@ -8,7 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use weir_otlp::span::{AttributeValue, SpanAttribute, SpanKind, TraceSpan};
 use weir_plugin::proto::{Method, Version};
 use weir_plugin::{
-    AttemptRecord, Build, CollectAll, ConfigError, EndedBy, Exchange, LoggedExchange, SecretFields, Variable, Variables,
+    AttemptRecord, Build, CollectAll, ConfigError, EndedBy, Exchange, LoggedExchange, SecretFields, Stop, Variable,
+    Variables,
 };
 
 use super::note::{TraceNote, next_id};
@@ -273,7 +274,9 @@ pub(crate) fn error_of(exchange: &Exchange) -> (Option<Cow<'static, str>>, bool)
     let ending = exchange.stop().map(|stop| stop.ending());
     if let Some(ending) = ending.filter(|ending| !ending.name.is_empty()) {
         // A response may have been cut off after a successful status was sent.
-        let is_ours = matches!(ending.blame, EndedBy::Upstream | EndedBy::Gateway);
+        // That nothing was sent any more is no failure.
+        let is_idle = matches!(exchange.stop(), Some(Stop::IdleTimeout));
+        let is_ours = matches!(ending.blame, EndedBy::Upstream | EndedBy::Gateway) && !is_idle;
         return (Some(Cow::Borrowed(ending.name)), is_ours || status >= 500);
     }
     match status >= 500 {
