@@ -128,6 +128,17 @@ impl Direction {
         {
             return moved;
         }
+        self.poll_copied(context, buffers, from, to)
+    }
+
+    /// Reads bytes into the worker's buffer, and writes them.
+    fn poll_copied(
+        &mut self,
+        context: &mut Context<'_>,
+        buffers: &Buffers,
+        from: &mut impl Pipe,
+        to: &mut impl Pipe,
+    ) -> Poll<Result<usize, BrokenEnd>> {
         buffers.with_read_buffer(|buffer| {
             let count = ready!(self.poll_receive(context, from, buffer))?;
             self.large_reads = if count < LARGE_READ { 0 } else { LARGE_READS.min(self.large_reads + 1) };
