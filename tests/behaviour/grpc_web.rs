@@ -12,14 +12,9 @@ const TEXT: &str = "application/grpc-web-text";
 
 /// A gateway for such clients, before a gRPC server at a port.
 fn gateway<C: ClientSide>(port: &str) -> Gateway {
-    gateway_with::<C>(port, "")
-}
-
-/// The same with more plugins.
-fn gateway_with<C: ClientSide>(port: &str, plugins: &str) -> Gateway {
     let listen = crate::sides::listen::<C>();
     Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
-        "{listen}routes: [{{ uri: /web/*, plugins: {{ grpc-web: {{}}, {plugins} }}, \
+        "{listen}routes: [{{ uri: /web/*, plugins: {{ grpc-web: {{}} }}, \
          upstream: {{ scheme: grpc, retries: 0, nodes: {{ \"127.0.0.1:{port}\": 1 }} }} }}]\n"
     ))
 }
@@ -193,91 +188,6 @@ fn h12_a_broken_call_is_an_error_over_http1() {
 #[test]
 fn h12_a_broken_call_is_an_error_over_http2() {
     a_broken_call_is_an_error::<Http2<Plain>>();
-}
-
-/// Waits for the error that tells the client that a part is missing.
-#[track_caller]
-fn is_cut<C: ClientSide>(client: &mut C, form: &str) {
-    loop {
-        match client.part() {
-            Ok(part) => assert!(!part.is_empty(), "{form}: it ends as if it were whole"),
-            Err(_) => return,
-        }
-    }
-}
-
-/// In the middle of a message, a client would take trailers for a part of it.
-fn a_call_that_breaks_off_within_a_message_is_cut<C: ClientSide>() {
-    let gate = Gate::new();
-    let held = gate.clone();
-    let origin = Http2::<Plain>::origin(move |exchange| {
-        exchange.respond(200, &[("Content-Type", "application/grpc")], Length::Unknown);
-        let _ = exchange.send(b"\0\0\0\0\x02hi\0\0\0\0\x0fwor");
-        held.wait();
-        exchange.abort();
-    });
-    let gateway = gateway::<C>(&origin.addr().port().to_string());
-    for form in [BINARY, TEXT] {
-        let mut client = C::connect(&gateway);
-        let mut call = Call::begin(&mut client, "Half", form, &[], b"");
-        assert_eq!(call.message(), "hi");
-        gate.open_once();
-        is_cut(call.client, form);
-    }
-}
-
-#[test]
-fn h12_a_call_that_breaks_off_within_a_message_is_cut_over_http1() {
-    a_call_that_breaks_off_within_a_message_is_cut::<Http1<Plain>>();
-}
-
-#[test]
-fn h12_a_call_that_breaks_off_within_a_message_is_cut_over_http2() {
-    a_call_that_breaks_off_within_a_message_is_cut::<Http2<Plain>>();
-}
-
-/// What has come, and waits since its rate is limited, is sent before the outcome.
-fn a_slow_call_that_breaks_off_loses_nothing_that_has_come<C: ClientSide>() {
-    // As text, the first message is longer than what is sent at once. The second one is read in parts.
-    for (length, is_whole) in [(475, true), (2_000, false)] {
-        let gate = Gate::new();
-        let held = gate.clone();
-        let said = "x".repeat(length);
-        let sent = message(said.as_bytes());
-        let origin = Http2::<Plain>::origin(move |exchange| {
-            exchange.respond(200, &[("Content-Type", "application/grpc")], Length::Unknown);
-            let _ = exchange.send(&sent);
-            held.wait();
-            exchange.abort();
-        });
-        let gateway = gateway_with::<C>(&origin.addr().port().to_string(), "limit-rate: { rate: 1 }");
-        for form in [BINARY, TEXT] {
-            let mut client = C::connect(&gateway);
-            let mut call = Call::begin(&mut client, "Half", form, &[], b"");
-            // The rest would take minutes.
-            let first = call.client.part().expect("a part");
-            assert!((1..=512).contains(&first.len()), "{form}: {} bytes", first.len());
-            let coded = if form == TEXT { &mut call.text } else { &mut call.bytes };
-            coded.extend_from_slice(&first);
-            gate.open_once();
-            if is_whole {
-                assert_eq!(call.message(), said, "{form}");
-                assert_eq!(call.outcome(), "grpc-status:13\r\ngrpc-message:upstream_reset\r\n", "{form}");
-            } else {
-                is_cut(call.client, form);
-            }
-        }
-    }
-}
-
-#[test]
-fn a_slow_call_that_breaks_off_loses_nothing_that_has_come_over_http1() {
-    a_slow_call_that_breaks_off_loses_nothing_that_has_come::<Http1<Plain>>();
-}
-
-#[test]
-fn a_slow_call_that_breaks_off_loses_nothing_that_has_come_over_http2() {
-    a_slow_call_that_breaks_off_loses_nothing_that_has_come::<Http2<Plain>>();
 }
 
 fn others_are_refused<C: ClientSide>() {

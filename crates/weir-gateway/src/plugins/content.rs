@@ -495,29 +495,10 @@ impl<'a> ResponseContent<'a> {
         Ok(())
     }
 
-    /// The filters for the rest of the content, if the gateway has to end it in place of the upstream. If they have been ended, none
-    /// but one that sends what waits.
-    pub(crate) fn into_filters(mut self) -> Filters {
-        let waiting = self.pace.take().map(|pace| pace.into_waiting()).unwrap_or_default();
-        let mut filters = if self.has_ended { Filters::default() } else { self.filters };
-        if !waiting.is_empty() {
-            filters.add(Box::new(WaitingContent { waiting, _counted: self.counted }));
-        }
-        filters
-    }
-}
-
-/// Sends what has waited for its time, before all that follows.
-struct WaitingContent {
-    waiting: Vec<u8>,
-    _counted: Held,
-}
-
-impl Filter for WaitingContent {
-    fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
-        out.append(&mut self.waiting);
-        out.extend_from_slice(piece);
-        Ok(())
+    /// The filters for the rest of the content, if the gateway has to end it in place of the upstream. None, if they have been
+    /// ended.
+    pub(crate) fn into_filters(self) -> Filters {
+        if self.has_ended { Filters::default() } else { self.filters }
     }
 }
 

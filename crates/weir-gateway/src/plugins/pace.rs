@@ -136,11 +136,6 @@ impl ContentPace {
         rest
     }
 
-    /// What waits, of a response that ends.
-    pub(super) fn into_waiting(mut self) -> Vec<u8> {
-        self.waiting.split_off(self.sent)
-    }
-
     /// Ends the limit; returns what waits.
     pub(super) fn lift(&mut self, now_ns: u64) -> Vec<u8> {
         self.at_once = u64::MAX;

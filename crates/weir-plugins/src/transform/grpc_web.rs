@@ -26,8 +26,7 @@ use crate::security::cors;
 ///
 /// Messages are streamed in both directions. The trailers, which contain the status of the call, become the last frame
 /// of the response body. If the upstream cannot be reached, the status is `grpc-status: 14`; if it resets the call, the
-/// status is that of the cause, such as 13; if the call times out, it is 4. A response that is broken off in the middle of a
-/// message is cut instead.
+/// status is that of the cause, such as 13; if the call times out, it is 4.
 ///
 /// OPTIONS requests are answered with 204, and pages of any origin can read the responses. If the route also has the
 /// plugin `cors`, that plugin decides which origins are allowed. A call that the gateway or another plugin refuses gets
@@ -171,7 +170,7 @@ impl Plugin for GrpcWebTranslator {
         if !exchange.response.framing.has_body() && exchange.response.head.value(b"grpc-status").is_some() {
             return Ok(None);
         }
-        Ok(Some(Box::new(TrailerEncoder::new(form.text))))
+        Ok(Some(Box::new(TrailerEncoder { text: form.text, kept: Vec::new() })))
     }
 }
 
@@ -203,7 +202,7 @@ impl GrpcWebTranslator {
         let mut trailers = Trailers::default();
         trailers.add(b"grpc-status", grpc_status(exchange.response.status))?;
         trailers.add(b"grpc-message", message_of(exchange).as_bytes())?;
-        let mut encoder = TrailerEncoder::new(form.text);
+        let mut encoder = TrailerEncoder { text: form.text, kept: Vec::new() };
         encoder.trailers(&mut trailers);
         exchange.body.clear();
         encoder.write(&mut exchange.body);
@@ -304,12 +303,10 @@ struct TrailerEncoder {
     text: bool,
     /// In text, the bytes of an incomplete group of three; at the end, the frame of trailers.
     kept: Vec<u8>,
-    place: MessagePlace,
 }
 
 impl Filter for TrailerEncoder {
     fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
-        self.place.pass(piece);
         if !self.text {
             out.extend_from_slice(piece);
             return Ok(());
@@ -347,21 +344,13 @@ impl Filter for TrailerEncoder {
         self.kept.append(&mut lines);
     }
 
-    /// In the middle of a message, clients would take the frame of trailers for a part of it: then only a cut response tells them.
     fn end(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
-        if self.place.is_in_message() {
-            return Err(Stop::BadResponseBody);
-        }
         self.write(out);
         Ok(())
     }
 }
 
 impl TrailerEncoder {
-    fn new(text: bool) -> TrailerEncoder {
-        TrailerEncoder { text, kept: Vec::new(), place: MessagePlace::default() }
-    }
-
     /// Writes what is kept.
     fn write(&mut self, out: &mut Vec<u8>) {
         match self.text {
@@ -374,43 +363,6 @@ impl TrailerEncoder {
 
 /// The first byte of the frame that holds trailers.
 const TRAILERS: u8 = 0x80;
-/// A flag, and the length of the message in four bytes (gRPC over HTTP2, Length-Prefixed-Message).
-const PREFIX: usize = 5;
-
-/// Where content is in its messages.
-#[derive(Default)]
-struct MessagePlace {
-    /// The part of a prefix that has come.
-    prefix: [u8; PREFIX],
-    of_prefix: usize,
-    /// The bytes of the message that have not.
-    left: usize,
-}
-
-impl MessagePlace {
-    fn pass(&mut self, mut content: &[u8]) {
-        while !content.is_empty() {
-            if self.left > 0 {
-                let part = self.left.min(content.len());
-                self.left -= part;
-                content = &content[part..];
-                continue;
-            }
-            let (part, rest) = content.split_at((PREFIX - self.of_prefix).min(content.len()));
-            self.prefix[self.of_prefix..][..part.len()].copy_from_slice(part);
-            self.of_prefix += part.len();
-            content = rest;
-            if self.of_prefix == PREFIX {
-                let [_, length @ ..] = self.prefix;
-                (self.left, self.of_prefix) = (u32::from_be_bytes(length) as usize, 0);
-            }
-        }
-    }
-
-    fn is_in_message(&self) -> bool {
-        self.left > 0 || self.of_prefix > 0
-    }
-}
 
 fn encode(bytes: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
@@ -615,7 +567,7 @@ mod tests {
 
     /// The output for these pieces, each followed by a flush, and for trailers after them.
     fn encoded(text: bool, pieces: &[&[u8]], mut trailers: Trailers) -> Vec<u8> {
-        let (mut encoder, mut out) = (TrailerEncoder::new(text), Vec::new());
+        let (mut encoder, mut out) = (TrailerEncoder { text, kept: Vec::new() }, Vec::new());
         for piece in pieces {
             encoder.piece(piece, &mut out).expect("taken");
             encoder.flush(&mut out).expect("flushed");
@@ -635,21 +587,6 @@ mod tests {
         let text = str::from_utf8(&text).expect("it is text");
         assert!(text.starts_with("AAAAAAE=YQ=="), "{text}");
         assert_eq!(decoded(&[text]).as_deref(), Ok(&want[..]));
-    }
-
-    #[test]
-    fn no_trailers_follow_a_part_of_a_message() {
-        let two = b"\0\0\0\0\x03abc\0\0\0\0\0";
-        for text in [false, true] {
-            for length in 0..=two.len() {
-                let (mut encoder, mut out) = (TrailerEncoder::new(text), Vec::new());
-                // Wherever the pieces are cut.
-                two[..length].chunks(3).for_each(|piece| encoder.piece(piece, &mut out).expect("taken"));
-                encoder.trailers(&mut trailers(&[("grpc-status", "4")]));
-                let is_whole = [0, 8, 13].contains(&length);
-                assert_eq!(encoder.end(&mut out).is_ok(), is_whole, "{length} bytes");
-            }
-        }
     }
 
     #[test]
