@@ -115,29 +115,6 @@ fn check_of_the_file_of_a_controller_reads_the_files_that_it_names() {
     check("a.key", "none", 1, "controller.kubernetes.kubeconfig: the file `none` cannot be read: No such file");
 }
 
-#[test]
-fn check_of_the_file_of_a_node_of_controllers_reads_the_files_that_it_names() {
-    let place = TempDir::new();
-    let authority = Authority::of_tests();
-    let (own, other) = (authority.identity(&["node"]), authority.identity(&["other"]));
-    for (name, content) in
-        [("a.crt", &own.certificate), ("a.key", &own.key), ("b.key", &other.key), ("ca.crt", &authority.certificate)]
-    {
-        place.write(name, content);
-    }
-    let check = |by: &str, code: i32, says: &str| {
-        let file = place.write(
-            "n.yaml",
-            format!("store: {{ controller: {{ hosts: [\"https://weir-controller:9443\"], {by} }} }}\n"),
-        );
-        ends(&["check", file.to_str().expect("ASCII")], code, says);
-    };
-    check("tls: { cert: a.crt, key: a.key, ca: ca.crt }", 0, "n.yaml is valid");
-    check("tls: { cert: a.crt, key: b.key, ca: ca.crt }", 1, "store.controller.tls: `b.key` cannot be used");
-    check("tls: { cert: none.crt, key: a.key, ca: ca.crt }", 1, "none.crt cannot be read: No such file");
-    check("tls: { cert: a.crt, key: a.key, ca: none.crt }", 1, "none.crt cannot be read: No such file");
-}
-
 /// The advice must not open a door: to leave out what was to ask for a token.
 #[test]
 fn check_names_the_plugin_that_does_what_others_call_differently() {

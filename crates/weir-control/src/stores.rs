@@ -56,7 +56,7 @@ pub use file_resources::FileResources;
 #[cfg(feature = "kubernetes")]
 pub use kubernetes::{
     CertificateIssuer, EnrolmentRefusal, MOST_NODE_NAME, MOST_REPORT, MOST_SIGNING_REQUEST, NodeIntroduction,
-    ServedCluster, ServingCertificate, StateFeed, StateStream, check_controller_files,
+    ServedCluster, ServingCertificate, StateFeed, StateStream,
 };
 pub use live::{LiveResources, ResourceEdit};
 pub use loader::{DocumentLoader, LoadedDocument};

@@ -26,7 +26,6 @@ use cluster_store::OpeningStore;
 pub use feed::{MOST_NODE_NAME, MOST_REPORT, NodeIntroduction, StateFeed, StateStream};
 pub use issuing::{CertificateIssuer, EnrolmentRefusal, MOST_SIGNING_REQUEST, ServingCertificate};
 pub(super) use policy_plugins::NodePlugins;
-pub use pulled::check_controller_files;
 pub(super) use pulled::pull;
 pub use served_cluster::ServedCluster;
 use sink::StoreSink;

@@ -107,7 +107,7 @@ fn check(file: &Path) -> CheckedFile {
     CheckedFile { name, is_valid, findings }
 }
 
-/// What is wrong with the files of a controller or of a node of one, if the file is that of one.
+/// What is wrong with the files of a controller, if the file is that of one.
 fn of_controller(file: &Path) -> Vec<Diagnostic> {
     if file == Path::new("-") { Vec::new() } else { controller::faults_of_files(file) }
 }

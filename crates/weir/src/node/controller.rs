@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tokio::time::{MissedTickBehavior, interval};
-use weir_control::document::{ControllerCertificates, ServedClusterSettings, StoreKind};
-use weir_control::stores::{CertificateIssuer, ServedCluster, check_controller_files, controller_name};
+use weir_control::document::{ControllerCertificates, ServedClusterSettings};
+use weir_control::stores::{CertificateIssuer, ServedCluster, controller_name};
 use weir_control::{Diagnostic, DocumentLoader, LoadedDocument};
 use weir_net::inherit::{InheritedSockets, ListenerKey};
 use weir_net::limits::ProcessLimits;
@@ -139,23 +139,18 @@ fn used(files: Option<CertificateFiles>, issuer: Option<CertificateIssuer>) -> R
     }
 }
 
-/// The faults in the files that the file of a controller names, or that of one of its nodes (`store.controller`), for which a controller
-/// would not start, and a node gets no resources. Neither the cluster nor another service is asked.
+/// The faults in the files that a controller's file names, for which `weir controller` would not start. Neither the cluster nor another
+/// service is asked.
 pub(crate) fn faults_of_files(file: &Path) -> Vec<Diagnostic> {
     let Ok(loaded) = DocumentLoader::of_file_directly(file).read() else { return Vec::new() };
     let document = &loaded.document;
+    let Some(controller) = &document.settings.controller else { return Vec::new() };
     let beside = file.parent().unwrap_or(Path::new(""));
     let fault = |path: &str, problem: String, advice: &str| {
         let fault = Diagnostic::at_place(&document.source, document.place_at(path), problem).advise(advice);
         Diagnostic { path: path.to_owned(), ..fault }
     };
     let mut faults = Vec::new();
-    if let Some(StoreKind::Controller(of_node)) = document.settings.store.as_ref().map(|store| &store.kind)
-        && let Err((place, problem)) = check_controller_files(of_node, beside)
-    {
-        faults.push(fault(place, problem, "name the certificate of this node, its key, and the CA of the controllers"));
-    }
-    let Some(controller) = &document.settings.controller else { return faults };
     if let ControllerCertificates::Files(files) = &controller.certificates
         && let Err(problem) = CertificateFiles::read(files, beside)
     {

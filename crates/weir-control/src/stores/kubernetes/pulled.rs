@@ -90,24 +90,6 @@ struct PullFiles {
     enrolment: Option<Arc<NodeEnrolment>>,
 }
 
-/// Checks the files that the settings name: the certificate of the node and its key, and the authorities of controllers.
-///
-/// # Errors
-/// The key in the document, and what is wrong with a file.
-pub fn check_controller_files(settings: &PullSettings, beside: &Path) -> Result<(), (&'static str, String)> {
-    let place = match &settings.certificates {
-        NodeCertificates::Files(_) => "store.controller.tls",
-        NodeCertificates::Enrolment(_) => "store.controller.enrolment",
-    };
-    let dns = DnsSettings::default();
-    let files = PullFiles { settings: settings.clone(), beside: beside.to_owned(), dns, enrolment: None };
-    let told = |problem: String| match problem.strip_prefix(place).and_then(|rest| rest.strip_prefix(": ")) {
-        Some(problem) => (place, problem.to_owned()),
-        None => (place, problem),
-    };
-    terms::check(&files).map_err(told)
-}
-
 const ADVICE: &str = "check `store.controller` and that a controller runs (`weir controller`), then start the node again; a node that \
                       has pulled the resources once starts without a controller, from the copy in its data directory (`data_dir`)";
 

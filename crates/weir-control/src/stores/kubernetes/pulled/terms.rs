@@ -16,7 +16,13 @@ pub(super) const CONNECT: Duration = Duration::from_secs(3);
 /// `may_enrol`.
 pub(super) async fn of_node(files: &PullFiles, host: &str, may_enrol: bool) -> Result<TlsConnector, String> {
     let (identity, authorities) = match (&files.settings.certificates, &files.enrolment) {
-        (NodeCertificates::Files(named), _) => (identity(files, named)?, &named.authorities),
+        (NodeCertificates::Files(MutualTlsFiles { cert, key, authorities }), _) => {
+            let place = "store.controller.tls";
+            let wrong =
+                |name: &str, error: &dyn std::fmt::Display| format!("{place}: `{name}` cannot be used: {error}");
+            let chain = tls::certificates(&read(files, place, cert)?).map_err(|error| wrong(cert, &error))?;
+            (tls::certified(chain, &read(files, place, key)?).map_err(|error| wrong(key, &error))?, authorities)
+        }
         (NodeCertificates::Enrolment(of_node), Some(enrolment)) => {
             let identity = match may_enrol {
                 true => enrolment.certificate(files, host).await?,
@@ -27,24 +33,6 @@ pub(super) async fn of_node(files: &PullFiles, host: &str, may_enrol: bool) -> R
         (NodeCertificates::Enrolment(_), None) => return Err("this node cannot enrol".to_owned()),
     };
     connector(files, authorities, Some(identity))
-}
-
-/// The certificate in files.
-fn identity(files: &PullFiles, MutualTlsFiles { cert, key, .. }: &MutualTlsFiles) -> Result<Arc<CertifiedKey>, String> {
-    let place = "store.controller.tls";
-    let wrong = |name: &str, error: &dyn std::fmt::Display| format!("{place}: `{name}` cannot be used: {error}");
-    let chain = tls::certificates(&read(files, place, cert)?).map_err(|error| wrong(cert, &error))?;
-    tls::certified(chain, &read(files, place, key)?).map_err(|error| wrong(key, &error))
-}
-
-/// # Errors
-/// A file that is named cannot be read, or cannot be used.
-pub(super) fn check(files: &PullFiles) -> Result<(), String> {
-    let made = match &files.settings.certificates {
-        NodeCertificates::Files(named) => connector(files, &named.authorities, Some(identity(files, named)?)),
-        NodeCertificates::Enrolment(of_node) => connector(files, &of_node.authorities, None),
-    };
-    made.map(drop)
 }
 
 /// That of a connection on which the authorities in a file verify the controller.
