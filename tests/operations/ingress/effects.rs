@@ -46,6 +46,15 @@ const ROWS: &[Row] = &[
         &[("satisfy", "any"), ("auth-url", "http://127.0.0.1:9/check"), ("denylist-source-range", "10.0.0.0/8")],
         Refused("either no denied address or a credential"),
     ),
+    (
+        &[
+            ("satisfy", "any"),
+            ("auth-url", "http://127.0.0.1:9/check"),
+            ("whitelist-source-range", "127.0.0.0/8"),
+            ("auth-response-headers", "X-User"),
+        ],
+        Refused("allowed addresses could claim the fields"),
+    ),
     (&[("auth-tls-verify-client", "optional_no_ca")], Refused("must be valid, use `optional`")),
     (&[("auth-tls-match-cn", "CN=a")], Refused("by its common name")),
     (&[("auth-tls-pass-certificate-to-upstream", "false")], Nothing),

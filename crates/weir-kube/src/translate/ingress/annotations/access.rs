@@ -32,8 +32,8 @@ pub(super) const TABLE: &[Annotation] = &[
         Served(satisfy),
         NEEDED,
         "`all` is how plugins work. With `any`, `_meta.filter` of `basic-auth` or `forward-auth`: the addresses of `whitelist-source-range` \
-         need no credential, and `Authorization` of theirs is passed on. `any` is refused with `denylist-source-range`, or with both `auth-type` and \
-         `auth-url`.",
+         need no credential, and `Authorization` of theirs is passed on. `any` is refused with `auth-response-headers`, which they could \
+         claim, with `denylist-source-range`, or with both `auth-type` and `auth-url`.",
     ),
     annotation(
         "auth-tls-secret",
