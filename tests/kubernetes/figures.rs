@@ -207,6 +207,8 @@ fn a_controller_of_a_large_cluster_is_small_and_its_nodes_watch_nothing() {
     eventually("the controller is ready", PATIENCE, || controller.is_ready());
     let mut missed = Missed::default();
     missed.check(&format!("start to {routes} routes of the controller"), start.elapsed(), START);
+    // It is ready when it has all lists.
+    eventually("the controller watches what it has listed", PATIENCE, || cluster.has_watches_of_all_lists());
     let watches = cluster.watches();
     let start = Instant::now();
     let edge = pulling(&cluster, &trust, &[&controller]);

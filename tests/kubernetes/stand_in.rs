@@ -3,7 +3,7 @@
 mod answers;
 mod store;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -92,6 +92,20 @@ impl StandIn {
     pub(crate) fn watches(&self) -> usize {
         let targets = self.origin.as_ref().map(Origin::targets).unwrap_or_default();
         targets.iter().filter(|target| target.contains("watch=")).count()
+    }
+
+    /// Whether something has been listed, and all of it has been watched since.
+    pub(crate) fn has_watches_of_all_lists(&self) -> bool {
+        let targets = self.origin.as_ref().map(Origin::targets).unwrap_or_default();
+        let of = |what: &str| -> BTreeSet<&str> {
+            targets
+                .iter()
+                .filter(|target| target.contains(what))
+                .filter_map(|target| target.split('?').next())
+                .collect()
+        };
+        let (listed, watched) = (of("limit="), of("watch="));
+        !listed.is_empty() && listed.is_subset(&watched)
     }
 
     /// Answers all requests with this status, and ends all watches. 0 ends that.
