@@ -202,9 +202,12 @@ fn refused_samples(
             .filter(|error| error.instance_path().to_string().starts_with(&format!("/{}", key.about().name)));
         refused.extend(of_schema.map(|error| format!("{path}: schema: {error}")));
         let faults = read(&document(map.clone())).into_iter().filter(|fault| fault.path.starts_with(&path));
-        // Some keys need others: `client_cert` and `client_key`, `service_name` and `discovery_type`.
-        let needs_other =
-            |problem: &str| problem.contains("belong together") || problem.contains("needs `discovery_type`");
+        // Some keys need others: `client_cert` and `client_key`, `service_name` and `discovery_type`, `zone` and a cluster.
+        let needs_other = |problem: &str| {
+            problem.contains("belong together")
+                || problem.contains("needs `discovery_type`")
+                || problem.contains("no effect without `kubernetes`")
+        };
         let faults = faults.filter(|fault| !needs_other(&fault.problem));
         refused.extend(faults.map(|fault| fault.to_string()));
     }
