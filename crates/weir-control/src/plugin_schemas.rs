@@ -3,10 +3,10 @@
 //! Members beyond JSON Schema: `x-weir-unit` (`s`, `ms`, `bytes`; the value may be a text such as `10s` or `8MiB` as well),
 //! `x-weir-only-if` (the option has an effect only if another one has one of these values), `x-weir-reaches` (a `server` or a `file`).
 
-use serde_json::{Value, json};
-use weir_plugin::Entry;
+use serde_json::{Map, Value, json};
+use weir_plugin::{Entry, Registry};
 
-use crate::document::mark_secrets;
+use crate::document::{file_schema, mark_secrets};
 use crate::text::yaml::{self, TextLimits};
 
 /// Of the options under `plugins`.
@@ -33,6 +33,110 @@ pub fn metadata(entry: &Entry) -> Option<Value> {
     Some(schema)
 }
 
+/// The schema of a configuration file, with the plugins in it: other names of plugins and of options are refused.
+pub fn of_file(registry: &Registry) -> Value {
+    let mut schema = file_schema();
+    let (mut definitions, mut of_routes, mut of_consumers) = (Map::new(), Map::new(), Map::new());
+    let mut of_metadata = Vec::new();
+    for entry in registry.entries() {
+        let mut add = |kind: &str, schema: Value| define(&mut definitions, &format!("{kind}.{}", entry.name), schema);
+        let options = add("plugin", with_meta(options(entry)));
+        let credential = credential(entry).map(|schema| add("credential", with_meta(schema)));
+        of_consumers.insert(entry.name.to_owned(), credential.unwrap_or_else(|| options.clone()));
+        of_routes.insert(entry.name.to_owned(), options);
+        if let Some(settings) = metadata(entry) {
+            let settings = add("metadata", with_properties(settings, &ABOUT_METADATA));
+            let has_name = json!({ "properties": { "id": { "const": entry.name } }, "required": ["id"] });
+            of_metadata.push(json!({ "if": has_name, "then": settings }));
+        }
+    }
+    let plugins = |properties: Map<String, Value>| json!({ "type": "object", "properties": properties, "additionalProperties": false });
+    definitions.insert(META.to_owned(), meta());
+    definitions.insert("plugins".to_owned(), plugins(of_routes));
+    definitions.insert("plugins_of_consumer".to_owned(), plugins(of_consumers));
+    let known = schema["$defs"].as_object_mut().expect("a file has maps within maps");
+    for (kind, table) in known.iter_mut() {
+        let Some(Value::Object(plugins)) = table.pointer_mut("/properties/plugins") else { continue };
+        if plugins.remove("x-weir-plugins").is_some() {
+            plugins.retain(|member, _| !matches!(member.as_str(), "type" | "additionalProperties"));
+            let names = if kind == "consumer" { "plugins_of_consumer" } else { "plugins" };
+            plugins.insert("$ref".to_owned(), format!("#/$defs/{names}").into());
+        }
+    }
+    known.extend(definitions);
+    schema["properties"]["plugin_metadata"] = json!({
+        "type": ["array", "null"],
+        "items": { "type": "object", "required": ["id"], "allOf": of_metadata },
+    });
+    schema
+}
+
+/// The definition of what each plugin may have beside its options.
+const META: &str = "plugin_meta";
+
+/// What an item of `plugin_metadata` may have beside its settings.
+const ABOUT_METADATA: [(&str, &str); 3] = [("id", "string"), ("create_time", "integer"), ("update_time", "integer")];
+
+fn meta() -> Value {
+    let about = |kind: Value, description: &str| json!({ "type": kind, "description": description });
+    json!({
+        "type": "object",
+        "properties": {
+            "disable": about("boolean".into(), "The plugin is ignored."),
+            "priority": about("integer".into(), "The position among the plugins of the same stage."),
+            "filter": about("array".into(), "Conditions: the plugin runs only for requests that meet them."),
+            "error_response": about(json!(["string", "object"]), "What replaces the bodies of the plugin's error responses."),
+        },
+        "additionalProperties": false,
+    })
+}
+
+/// Adds a schema to the definitions of a larger one, and returns the reference to it.
+fn define(definitions: &mut Map<String, Value>, name: &str, mut schema: Value) -> Value {
+    let place = format!("#/$defs/{name}");
+    move_references(&mut schema, &format!("{place}/$defs/"));
+    if let Value::Object(members) = &mut schema {
+        members.retain(|member, _| !matches!(member.as_str(), "$schema" | "examples" | "title"));
+    }
+    definitions.insert(name.to_owned(), schema);
+    json!({ "$ref": place })
+}
+
+/// Makes references to the schema's own definitions ones to `place`.
+fn move_references(schema: &mut Value, place: &str) {
+    match schema {
+        Value::Object(members) => {
+            for (member, value) in members {
+                match value {
+                    Value::String(reference) if member == "$ref" => *reference = reference.replace("#/$defs/", place),
+                    value => move_references(value, place),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| move_references(item, place)),
+        _ => {}
+    }
+}
+
+/// Options as they stand in a resource: with `_meta`, or none. One that is disabled needs none.
+fn with_meta(mut schema: Value) -> Value {
+    schema["properties"]["_meta"] = json!({ "$ref": format!("#/$defs/{META}") });
+    schema["type"] = json!(["object", "null"]);
+    if let Some(required) = schema.as_object_mut().and_then(|members| members.remove("required")) {
+        let is_disabled = json!({ "properties": { "disable": { "const": true } }, "required": ["disable"] });
+        schema["if"] = json!({ "properties": { "_meta": is_disabled }, "required": ["_meta"] });
+        schema["else"] = json!({ "required": required });
+    }
+    schema
+}
+
+fn with_properties(mut schema: Value, properties: &[(&str, &str)]) -> Value {
+    for (name, kind) in properties {
+        schema["properties"][*name] = json!({ "type": kind });
+    }
+    schema
+}
+
 /// The options in the plugin's example.
 fn example(entry: &Entry) -> Option<Value> {
     let parsed = yaml::parse(&entry.name.into(), entry.example, &|_| None, TextLimits::default()).ok()?;
@@ -47,6 +151,68 @@ mod tests {
 
     fn of(name: &str) -> &'static Entry {
         REGISTRY.find(name).expect("there is such a plugin")
+    }
+
+    /// The options that the examples of plugins have, each with the plugin, in a route or a consumer; refused ones are left out.
+    fn examples() -> Vec<Value> {
+        let text = include_str!("../../../tests/admin/examples.txt");
+        let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+        let is_refused = |index: usize| lines.get(index + 1).is_some_and(|line| line.starts_with('!'));
+        let accepted = lines.iter().enumerate().filter(|(index, line)| !line.starts_with('!') && !is_refused(*index));
+        let examples = accepted.filter_map(|(_, line)| {
+            let (kind, rest) = line.split_once(' ')?;
+            let (name, options) = rest.split_once(' ')?;
+            let options: Value = serde_json::from_str(options).expect("JSON");
+            match kind {
+                "route" => Some(json!({ "routes": [{ "uri": "/a", "plugins": { name: options } }] })),
+                "consumer" => Some(json!({ "consumers": [{ "username": "a", "plugins": { name: options } }] })),
+                "metadata" => {
+                    let mut item = options;
+                    item["id"] = name.into();
+                    Some(json!({ "plugin_metadata": [item] }))
+                }
+                _ => None,
+            }
+        });
+        examples.collect()
+    }
+
+    #[test]
+    fn schema_of_a_file_accepts_what_plugins_accept() {
+        let validator = jsonschema::validator_for(&of_file(&REGISTRY)).expect("it is a schema");
+        let examples = examples();
+        assert!(examples.len() > 200, "{}", examples.len());
+        for example in examples {
+            let faults: Vec<String> = validator.iter_errors(&example).map(|error| error.to_string()).collect();
+            assert_eq!(faults, [""; 0], "{example}");
+        }
+        let accepted = |plugins: Value| validator.is_valid(&json!({ "routes": [{ "uri": "/a", "plugins": plugins }] }));
+        assert!(accepted(json!({ "key-auth": null })));
+        assert!(accepted(
+            json!({ "redirect": { "uri": "/b", "_meta": { "disable": false, "filter": [["uri", "==", "/"]] } } })
+        ));
+        assert!(accepted(json!({ "proxy-mirror": { "_meta": { "disable": true } } })));
+    }
+
+    #[test]
+    fn schema_of_a_file_refuses_unknown_names_of_plugins_and_options() {
+        let validator = jsonschema::validator_for(&of_file(&REGISTRY)).expect("it is a schema");
+        let place = |file: Value| {
+            let fault = validator.iter_errors(&file).next().expect("it is wrong");
+            fault.instance_path().to_string()
+        };
+        let in_route = |plugins: Value| place(json!({ "routes": [{ "uri": "/a", "plugins": plugins }] }));
+        assert_eq!(
+            in_route(json!({ "limit-count": { "count": 2, "time_windw": 1 } })),
+            "/routes/0/plugins/limit-count"
+        );
+        assert_eq!(in_route(json!({ "keyauth": {} })), "/routes/0/plugins");
+        assert_eq!(
+            in_route(json!({ "key-auth": { "_meta": { "disabled": true } } })),
+            "/routes/0/plugins/key-auth/_meta"
+        );
+        let metadata = json!({ "plugin_metadata": [{ "id": "http-logger", "log_formt": {} }] });
+        assert_eq!(place(metadata), "/plugin_metadata/0");
     }
 
     #[test]

@@ -19,10 +19,10 @@ pub fn file_schema() -> Value {
 }
 
 fn list(kind: &ResourceKind, definitions: &mut Definitions) -> Value {
-    let list = match kind.table() {
-        Some(table) => json!({ "type": "array", "items": { "$ref": definitions.reference(table) } }),
-        None => json!({ "type": "array", "items": { "type": "object" } }),
+    let item = match kind.table() {
+        Some(table) => json!({ "$ref": definitions.reference(table) }),
+        None => json!({ "type": "object" }),
     };
-    // A key without a value counts as absent.
-    json!({ "oneOf": [list, { "type": "null" }] })
+    // A key without a value counts as absent. One schema of both kinds, not a choice: faults are then told at their place in the list.
+    json!({ "type": ["array", "null"], "items": item })
 }

@@ -1,14 +1,15 @@
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::Value;
 use weir_control::apisix_schema;
-use weir_control::document::file_schema;
 use weir_control::document::kinds::{KINDS, ResourceKind};
 use weir_control::keys::schema;
-use weir_control::policy_schema;
+use weir_control::{plugin_schemas, policy_schema};
 use weir_plugin::suggest::closest;
 
+use crate::exit::ExitFailure;
 use crate::node::PLUGINS;
 use crate::say::{self, say};
 
@@ -20,19 +21,20 @@ const APISIX: &str = "apisix.apache.org";
 /// Prints the JSON Schema of a configuration file, or of a kind of resource.
 ///
 /// Editors and forms can use it: it has the keys with their kinds, bounds, defaults and meanings. docs/reference/configuration.md has the
-/// same in words. `weir plugins NAME --schema` prints that of a plugin. `WeirPolicy` stands for the CustomResourceDefinition of this kind
+/// same in words. That of a file has the options of all plugins, too; `weir plugins NAME --schema` prints that of a single plugin. `WeirPolicy` stands for the CustomResourceDefinition of this kind
 /// of Kubernetes, in YAML, and `apisix.apache.org` for those of the kinds of the APISIX ingress controller.
 #[derive(Debug, Args)]
 pub(crate) struct SchemaCommand {
     /// The kind, such as `route` or `upstream`; without it, the schema is that of a whole file.
     kind: Option<String>,
+    /// Adds the plugins in WebAssembly files that this configuration file declares.
+    #[arg(long, value_name = "FILE", conflicts_with = "kind")]
+    file: Option<PathBuf>,
 }
 
 impl SchemaCommand {
     pub(crate) fn execute(self) -> ExitCode {
-        let Some(name) = &self.kind else {
-            return say::print(format!("{:#}\n", file_schema()).as_bytes());
-        };
+        let Some(name) = &self.kind else { return of_file(self.file.as_deref()) };
         match &**name {
             POLICY => return definitions("from the schemas of the plugins", [policy_schema::definition(&PLUGINS)]),
             APISIX => return definitions("for the kinds that are read", apisix_schema::definitions()),
@@ -49,6 +51,17 @@ impl SchemaCommand {
                 say!("there is no schema of `{name}`; {meant}the kinds are {}", names.join(", "));
                 ExitCode::from(2)
             }
+        }
+    }
+}
+
+/// Prints the schema of a file, with the plugins that `file` declares.
+fn of_file(file: Option<&Path>) -> ExitCode {
+    match file.map_or(Ok(PLUGINS), |file| weir_control::registry_of_file(file, &PLUGINS)) {
+        Ok(registry) => say::print(format!("{:#}\n", plugin_schemas::of_file(&registry)).as_bytes()),
+        Err(faults) => {
+            faults.iter().for_each(|fault| say!("{fault}"));
+            ExitFailure::Configuration.into()
         }
     }
 }

@@ -42,7 +42,8 @@ keys! {
     /// every interface. With a map, an address can have TLS, HTTP/2 alone, or the PROXY protocol.
     listen: Custom<Vec<Listen>> = custom("address, map, or list of these", listen::schema, listen::listens).with(&LISTEN),
         own(), absent("`\":9080\"`"), example("[\":9080\", { address: \":9443\", tls: true }]");
-    /// The number of worker threads. `auto` is the number of processors that the process may run on.
+    /// The number of worker threads. `auto` is the number of processors that the process may run on, or the CPU quota of its cgroup, rounded
+    /// down, if that is less.
     worker_processes: Custom<Option<u16>> = custom("`auto`, or a whole number, 1 to 1024", super::workers_schema, super::worker_processes),
         restart(), absent("`auto`"), example("4");
     /// The file of the access log: its path, or a map that names the format of its lines as well. `false`: no access log.
