@@ -141,7 +141,8 @@ fn logs(conversion: &mut Conversion, main: &BlockScope, http: &BlockScope) {
         conversion.converted.settings.push(("enable_access_log".to_owned(), value));
     }
     if let Some(log) = http.last("error_log").or_else(|| main.last("error_log")) {
-        let level = log.arguments.get(1).map_or("error", String::as_str);
+        // nginx tells of endpoints that fail as errors; they are warnings here, since another endpoint may have answered.
+        let level = log.arguments.get(1).map_or("warn", |level| if level == "error" { "warn" } else { level });
         conversion.converted.settings.push(("error_log_level".to_owned(), Yaml::text(level)));
         if log.argument(0) != "stderr" {
             conversion.differs(&log.place, format!("`{}`: the error log goes to standard error", log.head()));
