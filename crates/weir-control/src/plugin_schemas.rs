@@ -39,13 +39,15 @@ pub fn of_file(registry: &Registry) -> Value {
     let (mut definitions, mut of_routes, mut of_consumers) = (Map::new(), Map::new(), Map::new());
     let mut of_metadata = Vec::new();
     for entry in registry.entries() {
-        let mut add = |kind: &str, schema: Value| define(&mut definitions, &format!("{kind}.{}", entry.name), schema);
-        let options = add("plugin", with_meta(options(entry)));
-        let credential = credential(entry).map(|schema| add("credential", with_meta(schema)));
+        let mut add = |kind: &str, schema: Value, complete: fn(&mut Value)| {
+            define(&mut definitions, &format!("{kind}.{}", entry.name), schema, complete)
+        };
+        let options = add("plugin", options(entry), add_meta);
+        let credential = credential(entry).map(|schema| add("credential", schema, add_meta));
         of_consumers.insert(entry.name.to_owned(), credential.unwrap_or_else(|| options.clone()));
         of_routes.insert(entry.name.to_owned(), options);
         if let Some(settings) = metadata(entry) {
-            let settings = add("metadata", with_properties(settings, &ABOUT_METADATA));
+            let settings = add("metadata", settings, add_about);
             let has_name = json!({ "properties": { "id": { "const": entry.name } }, "required": ["id"] });
             of_metadata.push(json!({ "if": has_name, "then": settings }));
         }
@@ -74,9 +76,6 @@ pub fn of_file(registry: &Registry) -> Value {
 /// The definition of what each plugin may have beside its options.
 const META: &str = "plugin_meta";
 
-/// What an item of `plugin_metadata` may have beside its settings.
-const ABOUT_METADATA: [(&str, &str); 3] = [("id", "string"), ("create_time", "integer"), ("update_time", "integer")];
-
 fn meta() -> Value {
     let about = |kind: Value, description: &str| json!({ "type": kind, "description": description });
     json!({
@@ -91,13 +90,14 @@ fn meta() -> Value {
     })
 }
 
-/// Adds a schema to the definitions of a larger one, and returns the reference to it.
-fn define(definitions: &mut Map<String, Value>, name: &str, mut schema: Value) -> Value {
+/// Adds a schema to the definitions of a larger one, completed by what refers to that, and returns the reference to it.
+fn define(definitions: &mut Map<String, Value>, name: &str, mut schema: Value, complete: fn(&mut Value)) -> Value {
     let place = format!("#/$defs/{name}");
     move_references(&mut schema, &format!("{place}/$defs/"));
     if let Value::Object(members) = &mut schema {
         members.retain(|member, _| !matches!(member.as_str(), "$schema" | "examples" | "title"));
     }
+    complete(&mut schema);
     definitions.insert(name.to_owned(), schema);
     json!({ "$ref": place })
 }
@@ -119,7 +119,7 @@ fn move_references(schema: &mut Value, place: &str) {
 }
 
 /// Options as they stand in a resource: with `_meta`, or none. One that is disabled needs none.
-fn with_meta(mut schema: Value) -> Value {
+fn add_meta(schema: &mut Value) {
     schema["properties"]["_meta"] = json!({ "$ref": format!("#/$defs/{META}") });
     schema["type"] = json!(["object", "null"]);
     if let Some(required) = schema.as_object_mut().and_then(|members| members.remove("required")) {
@@ -127,14 +127,13 @@ fn with_meta(mut schema: Value) -> Value {
         schema["if"] = json!({ "properties": { "_meta": is_disabled }, "required": ["_meta"] });
         schema["else"] = json!({ "required": required });
     }
-    schema
 }
 
-fn with_properties(mut schema: Value, properties: &[(&str, &str)]) -> Value {
-    for (name, kind) in properties {
-        schema["properties"][*name] = json!({ "type": kind });
+/// Settings as they stand in an item of `plugin_metadata`: with what each item may have.
+fn add_about(schema: &mut Value) {
+    for (name, kind) in [("id", "string"), ("create_time", "integer"), ("update_time", "integer")] {
+        schema["properties"][name] = json!({ "type": kind });
     }
-    schema
 }
 
 /// The options in the plugin's example.
