@@ -73,6 +73,7 @@ pub(super) async fn handshake(
             Some(hello) => hello,
             None => read_hello(&tcp).await?,
         };
+        worker.handshakes.next().await;
         accept_after(tcp, hello, choose).await
     });
     let outcome = match is_begun {

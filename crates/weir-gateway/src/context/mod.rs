@@ -3,6 +3,7 @@
 pub(crate) mod buffers;
 pub(crate) mod clock;
 pub(crate) mod frame;
+pub(crate) mod handshake_turns;
 pub(crate) mod identity_watch;
 pub(crate) mod kept_content;
 pub(crate) mod lifecycle;
@@ -20,6 +21,7 @@ use weir_telemetry::metrics::WorkerMetrics;
 use crate::access_log::AccessLogWriter;
 use buffers::Buffers;
 use clock::WorkerClock;
+use handshake_turns::HandshakeTurns;
 use identity_watch::IdentityWatch;
 use lifecycle::{Lifecycle, ServicePhase, WaitsFor, WorkerPhase};
 use meter::Meter;
@@ -35,6 +37,7 @@ pub(crate) struct WorkerContext {
     /// A timer for each client connection. All are woken when the phase changes.
     pub wheel: Wheel,
     pub identities: IdentityWatch,
+    pub handshakes: HandshakeTurns,
     /// How many exchanges wait for a page for their error.
     pub pages: Cell<u32>,
 }
@@ -50,6 +53,7 @@ impl WorkerContext {
             access_log,
             wheel: Wheel::new(clock.now_ns()),
             identities: IdentityWatch::default(),
+            handshakes: HandshakeTurns::default(),
             pages: Cell::new(0),
         }
     }

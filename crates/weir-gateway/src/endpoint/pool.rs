@@ -434,7 +434,7 @@ impl EndpointPool {
         }
         let stream = match &self.machine.tls {
             None => Stream::plain(tcp),
-            Some(secured) => secured.server(addr, &exchange.request).handshake(tcp).await?,
+            Some(secured) => secured.server(addr, &exchange.request).handshake(tcp, &worker.handshakes).await?,
         };
         exchange.upstream.os_error = 0;
         worker.metrics.upstream_connects.increment();

@@ -18,6 +18,8 @@ use crate::worker::Worker;
 /// How long accepting pauses at the connection limit, or when there is no file descriptor left. Open connections are served
 /// meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// New connections of one turn. What is ready on others is served before the next, however many clients connect at once.
+const ACCEPTS_PER_TURN: usize = 8;
 
 /// Accepts connections until the listener or the worker begins to drain, then those that are already in the socket's queue, and
 /// no more. Closing the socket does not affect another process that accepts from the same queue.
@@ -30,7 +32,13 @@ pub(super) async fn accept(
 ) {
     let service = &listener.service;
     let _accepting = worker.task(service);
+    let mut in_turn = 0;
     while service.phase() == WorkerPhase::Serving {
+        if in_turn == ACCEPTS_PER_TURN {
+            in_turn = 0;
+            tokio::task::yield_now().await;
+        }
+        in_turn += 1;
         if worker.lifecycle.tasks() >= most {
             worker.note_shortage();
             tokio::time::sleep(ACCEPT_PAUSE).await;

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::task::Poll;
 
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
@@ -17,10 +18,33 @@ use crate::tls::{TlsConnector, TlsSession};
 /// # Errors
 /// Why the handshake failed; the text may contain names from the peer's certificate.
 pub async fn connect(tcp: TcpStream, client: &TlsConnector, name: ServerName<'static>) -> io::Result<Stream> {
+    connect_in_turns(tcp, client, name, async || ()).await
+}
+
+/// The same with a wait for `turn` before each step that computes for long: the keys of the ClientHello, and the verification of the
+/// peer's certificate.
+///
+/// # Errors
+/// As [`connect`].
+pub async fn connect_in_turns(
+    tcp: TcpStream,
+    client: &TlsConnector,
+    name: ServerName<'static>,
+    turn: impl AsyncFn(),
+) -> io::Result<Stream> {
     let shown = name.to_str().into_owned().into();
+    turn().await;
     let connection = UnbufferedClientConnection::new(client.config.clone(), name).map_err(io::Error::other)?;
     let mut session = Box::new(TlsSession::client(connection, Some(shown)));
-    poll_fn(|context| session.poll_handshake(&tcp, context)).await?;
+    // Sends the ClientHello.
+    match poll_fn(|context| Poll::Ready(session.poll_handshake(&tcp, context))).await {
+        Poll::Ready(outcome) => outcome?,
+        Poll::Pending => {
+            tcp.readable().await?;
+            turn().await;
+            poll_fn(|context| session.poll_handshake(&tcp, context)).await?;
+        }
+    }
     Ok(Stream::secured(tcp, session))
 }
 

@@ -4,12 +4,13 @@ use std::cell::OnceCell;
 use std::net::SocketAddr;
 
 use tokio::net::TcpStream;
-use weir_net::handshake::{connect, is_not_tls, is_unknown_name};
+use weir_net::handshake::{connect_in_turns, is_not_tls, is_unknown_name};
 use weir_net::stream::Stream;
 use weir_net::tls::{ServerName, TlsConnector, server_name};
 use weir_plugin::Stop;
 use weir_proto::RequestHead;
 
+use crate::context::handshake_turns::HandshakeTurns;
 use crate::snapshot::{self, PassHost};
 
 /// How the connections to an endpoint are secured.
@@ -111,9 +112,9 @@ impl RequestedTlsServer<'_> {
 
     /// Performs the TLS handshake. Failures are logged, since only the operator can resolve them, unless a client has caused
     /// them by its choice of the host.
-    pub(super) async fn handshake(&self, tcp: TcpStream) -> Result<Stream, Stop> {
+    pub(super) async fn handshake(&self, tcp: TcpStream, turns: &HandshakeTurns) -> Result<Stream, Stop> {
         let (addr, name) = (self.addr, self.name());
-        connect(tcp, &self.tls.client, name.clone()).await.map_err(|error| {
+        connect_in_turns(tcp, &self.tls.client, name.clone(), async || turns.next().await).await.map_err(|error| {
             let name = name.to_str();
             if self.tls.is_named_by_clients() && is_unknown_name(&error) {
                 tracing::warn!("the endpoint {addr} has no certificate for the host of a request, {name}: {error}");

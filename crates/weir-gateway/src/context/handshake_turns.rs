@@ -1,0 +1,78 @@
+//! Handshakes of TLS one after the other, so that clients that all connect at once do not hold up those that are connected.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+/// The turns of one worker. A step of a handshake that computes for 100 µs or more waits for its turn; whatever is ready then, such as
+/// requests of other connections, runs before the next step. The turns are given in the order in which they were asked for.
+pub(crate) struct HandshakeTurns(Arc<Semaphore>);
+
+impl Default for HandshakeTurns {
+    fn default() -> HandshakeTurns {
+        HandshakeTurns(Arc::new(Semaphore::new(1)))
+    }
+}
+
+impl HandshakeTurns {
+    /// Waits for a turn. It is used by what the task computes before it waits again.
+    pub(crate) async fn next(&self) {
+        let turn = Arc::clone(&self.0).acquire_owned().await.expect("the semaphore is never closed");
+        // The scheduler resumes a task that yields after it has asked the kernel for what is ready.
+        tokio::task::spawn_local(async {
+            tokio::task::yield_now().await;
+            drop(turn);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn what_is_ready_runs_between_two_turns() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default());
+        runtime.expect("a runtime").block_on(async {
+            let (mut client, mut served) = UnixStream::pair().expect("a pair of sockets");
+            let events = Rc::new(RefCell::new(Vec::new()));
+            let of_request = Rc::clone(&events);
+            let request = tokio::task::spawn_local(async move {
+                let mut byte = [0];
+                served.read_exact(&mut byte).await.expect("a request");
+                of_request.borrow_mut().push("request");
+            });
+            let turns = Rc::new(HandshakeTurns::default());
+            let handshakes: Vec<_> = (0..20)
+                .map(|number| {
+                    let (turns, events) = (Rc::clone(&turns), Rc::clone(&events));
+                    tokio::task::spawn_local(async move {
+                        turns.next().await;
+                        events.borrow_mut().push("handshake");
+                        // The request arrives while a handshake is computed, and 15 others wait.
+                        if number == 4 {
+                            events.borrow_mut().push("arrival");
+                            return true;
+                        }
+                        false
+                    })
+                })
+                .collect();
+            for handshake in handshakes {
+                if handshake.await.expect("it ends") {
+                    client.write_all(b"r").await.expect("the socket takes it");
+                }
+            }
+            request.await.expect("it ends");
+            let events = events.borrow();
+            let place = |event: &str| events.iter().position(|it| *it == event).expect("it happened");
+            assert!(place("request") - place("arrival") <= 3, "{events:?}");
+        });
+    }
+}
