@@ -174,7 +174,7 @@ export const t = {
     empty: "For example https://shop.example.com/orders/1. No request is sent: the answer comes from the configuration that is being served.",
     chosen: (route) => `Route ${route}`,
     none: "No route takes this request",
-    noneAdvice: "The gateway answers 404. The candidates below say what is missing.",
+    noneAdvice: "The gateway answers 404. Candidates, if there are any, say what is missing.",
     candidates: "Candidates",
     plugins: "Plugins in the order in which they run",
     noPlugins: "No plugin runs.",

@@ -571,6 +571,10 @@ fn routes_of_hosts_with_client_certificates_may_ask_by_a_plugin() {
             "{ fault-injection: { abort: { http_status: 403 }, _meta: { filter: [[ssl_client_verify, \"~=\", SUCCESS]] } } }",
             false,
         ),
+        ("{ forward-auth: { uri: \"http://127.0.0.1:1/\", extra_headers: { X-A: $ssl_client_verify } } }", false),
+        ("{ proxy-rewrite: { headers: { set: { X-A: $ssl_client_s_dn } } } }", true),
+        ("{ response-rewrite: { headers: { set: { X-A: $ssl_client_s_dn } } } }", true),
+        ("{ file-logger: { path: a.log, log_format: { client: $ssl_client_s_dn } } }", true),
     ] {
         let said = said_of(
             &place,

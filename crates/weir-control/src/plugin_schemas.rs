@@ -70,7 +70,49 @@ pub fn of_file(registry: &Registry) -> Value {
         "type": ["array", "null"],
         "items": { "type": "object", "required": ["id"], "allOf": of_metadata },
     });
+    allow_variables(&mut schema);
+    schema["$defs"][VARIABLE] = json!({ "type": "string", "pattern": r"\$\{\{" });
     schema
+}
+
+/// The definition of a text with a variable of the environment, such as `${{PORT}}`.
+const VARIABLE: &str = "variable";
+
+/// Lets a variable stand for each single value within a schema, as files may have it.
+fn allow_variables(schema: &mut Value) {
+    let Value::Object(members) = schema else { return };
+    for (member, value) in members {
+        match (&**member, value) {
+            ("$defs", Value::Object(schemas)) => schemas.values_mut().for_each(allow_variables),
+            ("properties" | "patternProperties", Value::Object(schemas)) => {
+                schemas.values_mut().for_each(allow_variable)
+            }
+            ("items" | "additionalProperties", schema) => allow_variable(schema),
+            ("oneOf" | "anyOf" | "allOf", Value::Array(schemas)) => schemas.iter_mut().for_each(allow_variables),
+            ("then" | "else", schema) => allow_variables(schema),
+            _ => {}
+        }
+    }
+}
+
+/// The same for the value that this schema is of. Its faults are told as before.
+fn allow_variable(schema: &mut Value) {
+    allow_variables(schema);
+    let is_single = match &schema["type"] {
+        Value::String(kind) => !matches!(&**kind, "object" | "array"),
+        Value::Array(kinds) => kinds.iter().any(|kind| kind != "object" && kind != "array" && kind != "null"),
+        _ => ["enum", "const", "oneOf", "anyOf"].iter().any(|member| schema.get(member).is_some()),
+    };
+    let restricts = |member: &String| !matches!(&**member, "type" | "description" | "default" | "examples");
+    let is_any_text = schema["type"] == "string" && schema.as_object().is_some_and(|of| !of.keys().any(restricts));
+    if is_single && !is_any_text {
+        let of_value = schema.take();
+        let about = |member: &str| of_value.get(member).cloned().map(|value| (member.to_owned(), value));
+        let mut outer: Map<String, Value> = ["description", "default"].into_iter().filter_map(about).collect();
+        outer.insert("if".to_owned(), json!({ "$ref": format!("#/$defs/{VARIABLE}") }));
+        outer.insert("else".to_owned(), of_value);
+        *schema = Value::Object(outer);
+    }
 }
 
 /// The definition of what each plugin may have beside its options.
@@ -191,6 +233,32 @@ mod tests {
             json!({ "redirect": { "uri": "/b", "_meta": { "disable": false, "filter": [["uri", "==", "/"]] } } })
         ));
         assert!(accepted(json!({ "proxy-mirror": { "_meta": { "disable": true } } })));
+    }
+
+    #[test]
+    fn schema_of_a_file_accepts_variables_in_place_of_single_values() {
+        let validator = jsonschema::validator_for(&of_file(&REGISTRY)).expect("it is a schema");
+        let faults = |file: Value| -> Vec<String> {
+            validator.iter_errors(&file).map(|fault| format!("{}: {fault}", fault.instance_path())).collect()
+        };
+        let file = |value: &str| {
+            json!({
+                "listen": value,
+                "worker_processes": value,
+                "status": value,
+                "consumers": [{ "username": value }],
+                "routes": [{
+                    "uri": value,
+                    "priority": value,
+                    "methods": [value],
+                    "plugins": { "limit-count": { "count": value, "time_window": value, "policy": value } },
+                    "upstream": { "nodes": { "a.test:80": value }, "retries": value },
+                }],
+            })
+        };
+        assert_eq!(faults(file("${{VALUE}}")), [""; 0]);
+        assert!(faults(file("VALUE")).len() > 5, "each place has its own kind");
+        assert_eq!(faults(json!({ "routes": "${{VALUE}}" })).len(), 1, "a list cannot be one");
     }
 
     #[test]

@@ -171,13 +171,19 @@ fn asks_itself(doubts: &Doubts, route: &RouteSpec) -> bool {
     effective_plugins(doubts, route).iter().any(|(_, plugin)| {
         let is_filtered = plugin.filter.as_ref();
         let by_filter = is_filtered.is_some_and(|filter| filter.variables().into_iter().any(CleartextRequest::knows));
-        by_filter || mentions_the_connection(plugin) || is_filtered.is_none() && needs_no_proof(plugin)
+        by_filter || decides_by_the_connection(plugin) || is_filtered.is_none() && needs_no_proof(plugin)
     })
 }
 
-fn mentions_the_connection(plugin: &PluginSpec) -> bool {
+/// Plugins that may refuse a request, or give it another upstream or answer, by conditions or by the word of a service.
+const DECIDING: [&str; 7] =
+    ["ext-authz", "ext-proc", "fault-injection", "forward-auth", "opa", "traffic-split", "workflow"];
+
+/// Whether a plugin decides by facts of the connection. One that only passes them on, such as to the upstream or into a log, does not.
+fn decides_by_the_connection(plugin: &PluginSpec) -> bool {
     let text = plugin.options.to_string();
-    ["ssl_client_", "[\"scheme\",", "[\"https\",", "$https", "$scheme"].iter().any(|word| text.contains(word))
+    DECIDING.contains(&&*plugin.name)
+        && ["ssl_client_", "[\"scheme\",", "[\"https\",", "$https", "$scheme"].iter().any(|word| text.contains(word))
 }
 
 fn needs_no_proof(plugin: &PluginSpec) -> bool {

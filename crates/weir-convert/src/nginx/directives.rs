@@ -286,7 +286,7 @@ const INSTEAD: &[(&str, &str)] = &[
         "proxy_request_buffering",
         "bodies are passed on as they arrive; write `proxy-control`, which holds them in memory",
     ),
-    ("proxy_pass_request_", "the request head and body are always passed on"),
+    ("proxy_pass_request_", "upstreams get the whole request, and the service of `auth_request` its head alone"),
     ("secure_link", "hashes of links are not checked; `jwt-auth` takes a signed token from the query, too"),
     ("opentelemetry", TRACING),
     ("opentracing", TRACING),

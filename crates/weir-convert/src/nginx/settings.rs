@@ -158,12 +158,13 @@ fn format_of<'a>(http: &BlockScope<'a>, log: &Directive) -> Option<&'a Directive
 /// The line of a format, with variables that Weir has.
 fn line(conversion: &mut Conversion, format: &Directive) -> String {
     let name = format.argument(0);
-    if let Some(escape) = format.after_first().iter().find(|part| part.starts_with("escape=")) {
-        let text = format!("`log_format {name}`: `{escape}` has no counterpart; see `format: json`");
-        conversion.lost(&format.place, text);
-    }
     let parts = format.after_first().iter().filter(|part| !part.starts_with("escape="));
     let (text, unknown) = without_unknown(&renamed(&parts.cloned().collect::<String>()));
+    let own = if text.starts_with('{') { "escape=json" } else { "escape=default" };
+    if let Some(escape) = format.after_first().iter().find(|part| part.starts_with("escape=") && *part != own) {
+        let text = format!("`log_format {name}`: `{escape}`: values in a format like this one have `{own}`");
+        conversion.lost(&format.place, text);
+    }
     for unknown in unknown {
         conversion.lost(&format.place, format!("`log_format {name}`: Weir has no variable `${unknown}`"));
     }
