@@ -13,6 +13,8 @@ from aioquic.h3.connection import H3_ALPN, H3Connection
 from aioquic.h3.events import DataReceived, HeadersReceived
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.events import ConnectionTerminated, HandshakeCompleted, StopSendingReceived, StreamReset
+from aioquic.quic.packet import QuicFrameType
+from aioquic.quic.packet_builder import QuicPacketBuilderStop
 from aioquic.tls import Epoch
 
 NAME = "a.test"
@@ -157,6 +159,30 @@ async def changes(client, count):
     return {"bodies": bodies, "phases": phases, "ids": ids}
 
 
+async def challenges(client, count):
+    """Packets full of PATH_CHALLENGE frames, then a request."""
+    quic, sent = client._quic, 0
+
+    def fill(builder, uids=(), comment=""):
+        nonlocal sent
+        try:
+            while True:
+                builder.start_frame(QuicFrameType.PATH_CHALLENGE, capacity=9).push_bytes(os.urandom(8))
+                sent += 1
+        except QuicPacketBuilderStop:
+            pass
+
+    # In the place of each PING.
+    quic._write_ping_frame = fill
+    while sent < int(count):
+        quic.send_ping(0)
+        client.transmit()
+        # Acknowledgements are handled, and make room for more.
+        await asyncio.sleep(0)
+    del quic._write_ping_frame
+    return {"sent": sent, "after": (await client.get("/object/1")).body.decode()}
+
+
 async def websocket(client, path):
     fields = {":protocol": "websocket", "sec-websocket-version": "13"}
     stream = client.begin("CONNECT", path, fields)
@@ -208,7 +234,7 @@ async def resume(port, authority):
 async def main(port, authority, order, *arguments):
     if order == "resume":
         return await resume(int(port), authority)
-    orders = [objects, download, upload, early, trailers, changes, websocket, grpc]
+    orders = [objects, download, upload, early, trailers, changes, challenges, websocket, grpc]
     orders = {function.__name__: function for function in orders}
     async with opened(int(port), settings(authority)) as client:
         return await orders[order](client, *arguments)

@@ -4,10 +4,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use quinn::{ConnectionError, VarInt};
-use weir_testkit::{Answer, Authority, DEADLINE, Gate, Gateway, Origin, Signal, TempDir, free_port};
+use weir_testkit::{Answer, Authority, DEADLINE, Gate, Gateway, Origin, Signal, TempDir, free_port, scaled};
 
-use crate::client::{NAME, ask, client, connect, endpoint, request, rest, run};
-use crate::{file, serve};
+use crate::client::{NAME, Sender, ask, client, connect, endpoint, request, rest, run, run_within};
+use crate::{Served, file, serve};
 
 #[test]
 fn a_name_without_a_certificate_is_refused() {
@@ -19,6 +19,59 @@ fn a_name_without_a_certificate_is_refused() {
             // The alert `unrecognized_name`.
             Err(ConnectionError::ConnectionClosed(closed)) => assert_eq!(u64::from(closed.error_code), 0x100 + 112),
             outcome => panic!("{outcome:?}"),
+        }
+    });
+}
+
+/// So many connections, of which each has had so many requests at once.
+async fn idle_connections(served: &Served, count: u64, requests: usize) -> Vec<(Sender, quinn::Connection)> {
+    let mut open = Vec::new();
+    for _ in 0..count {
+        let (sender, quic) = client(&served.authority, served.gateway.tls_addr()).await;
+        let asked = (0..requests).map(|_| {
+            let mut sender = sender.clone();
+            tokio::spawn(async move { ask(&mut sender, request("GET", "/")).await.0.status() })
+        });
+        for asked in asked.collect::<Vec<_>>() {
+            assert_eq!(asked.await.expect("it does not panic"), 200);
+        }
+        open.push((sender, quic));
+    }
+    open
+}
+
+#[test]
+fn an_idle_connection_takes_little_memory() {
+    const KIB: u64 = 1024;
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    for (requests, most) in [(1, 36 * KIB), (60, 80 * KIB)] {
+        let served = serve(&origin, "worker_processes: 1\n");
+        run_within(DEADLINE * 3, async {
+            // What all connections share is there after the first ones.
+            let first = idle_connections(&served, 50, requests).await;
+            let (before, count) = (served.gateway.rss(), scaled(200, 2_000) as u64);
+            let open = idle_connections(&served, count, requests).await;
+            let each = served.gateway.rss().saturating_sub(before) / count;
+            println!("{each} bytes for a connection after {requests} requests");
+            assert!(each < most, "{each} bytes for a connection after {requests} requests");
+            drop((first, open));
+        });
+    }
+}
+
+#[test]
+fn a_client_may_have_as_many_requests_open_as_the_settings_say() {
+    const REQUESTS: usize = 200;
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    let served = serve(&origin, &format!("http2_max_concurrent_streams: {REQUESTS}\n"));
+    run(async {
+        let quic = connect(&served.authority, served.gateway.tls_addr()).await;
+        let mut open = Vec::new();
+        for _ in 0..REQUESTS {
+            let (mut send, receive) = quic.open_bi().await.expect("it may");
+            // HEADERS without its length.
+            send.write_all(&[1]).await.expect("it is taken");
+            open.push((send, receive));
         }
     });
 }

@@ -1,9 +1,14 @@
 //! Bytes in both directions, and the choice of the endpoint.
 
+use std::fs;
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
 
-use weir_testkit::{DEADLINE, eventually, scaled};
+use rustix::net::getpeername;
+use rustix::net::sockopt::tcp_nodelay;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use weir_testkit::{DEADLINE, Gateway, eventually, scaled};
 
 use crate::peers::{Endpoint, connect, expect, ping, refusing, rest, upstream};
 use crate::redis::Redis;
@@ -18,6 +23,29 @@ fn bytes_go_both_ways_whoever_speaks_first() {
     for round in 0..3 {
         ping(&mut client, &format!("round {round}\n"));
     }
+}
+
+/// The gateway's own socket that is connected to `peer`.
+fn socket_to(gateway: &Gateway, peer: SocketAddr) -> OwnedFd {
+    let pid = Pid::from_raw(gateway.pid() as i32).expect("a process has a number");
+    let process = pidfd_open(pid, PidfdFlags::empty()).expect("it runs");
+    let files = fs::read_dir(format!("/proc/{}/fd", gateway.pid())).expect("it runs");
+    let numbers = files.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut files = numbers.filter_map(|number| pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok());
+    let peer_of = |file: &OwnedFd| SocketAddr::try_from(getpeername(file).ok()??).ok();
+    files.find(|file| peer_of(file) == Some(peer)).expect("it is connected")
+}
+
+#[test]
+fn an_endpoint_gets_each_piece_at_once_and_the_first_needs_no_option_for_that() {
+    let endpoint = Endpoint::echo("");
+    let (gateway, addr) = start(&upstream(&[endpoint.node()]));
+    let mut client = connect(addr);
+    ping(&mut client, "first");
+    let socket = socket_to(&gateway, endpoint.addr);
+    assert!(!tcp_nodelay(&socket).expect("an option of the socket"));
+    ping(&mut client, "second");
+    assert!(tcp_nodelay(&socket).expect("an option of the socket"));
 }
 
 #[test]

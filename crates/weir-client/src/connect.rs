@@ -7,11 +7,9 @@ use std::time::Duration;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use weir_net::connect::refuse_self_connection;
 use weir_net::tls::ServerName;
 
 use crate::call_content::CallContent;
@@ -125,8 +123,7 @@ async fn connect_tcp(
         let now = Instant::now();
         let left = (addresses.len() - number) as u32;
         let share = (deadline.at.saturating_duration_since(now) / left).max(MIN_PER_ADDRESS);
-        let connecting = async { refuse_self_connection(TcpStream::connect(address).await?, address) };
-        match timeout_at(deadline.at.min(now + share), connecting).await {
+        match timeout_at(deadline.at.min(now + share), weir_net::connect::open(address)).await {
             Ok(Ok(tcp)) => {
                 // Requests are written as a whole, so waiting for more data would only delay them.
                 let delayed = |error| CallError::Connect { host: host.clone(), address, error };

@@ -37,6 +37,8 @@ pub struct GatewayOptions {
     pub access_log: Option<(LineFormat, Vec<LogSink>)>,
     /// The most client connections of each worker; further ones wait in the kernel's queue.
     pub connections_per_worker: usize,
+    /// The most pipes of each worker, up to [`PIPES`](crate::PIPES), through which the kernel moves the bytes of streams.
+    pub pipes_per_worker: usize,
 }
 
 /// A change of the listeners of a running data plane.
@@ -129,7 +131,8 @@ struct WorkerHandle {
 impl DataPlane {
     /// Starts the workers. They serve `snapshot` when this returns.
     pub fn start(options: GatewayOptions) -> io::Result<DataPlane> {
-        let GatewayOptions { listeners, snapshot, metrics, access_log, connections_per_worker } = options;
+        let GatewayOptions { listeners, snapshot, metrics, access_log, connections_per_worker, pipes_per_worker } =
+            options;
         let clock = Clock::default();
         let shared = Arc::new(SharedState::default());
         let progress = Arc::new(WorkerProgress {
@@ -171,6 +174,7 @@ impl DataPlane {
                 workers,
                 published: Arc::clone(&published),
                 connections: connections_per_worker,
+                pipes: pipes_per_worker,
                 clients: Arc::clone(&clients),
                 progress: Arc::clone(&gateway.progress),
                 rebalancer: Arc::clone(&rebalancer),

@@ -24,4 +24,5 @@ mod serve;
 mod thread;
 mod worker;
 
+pub use context::pipes::{PIPE_DESCRIPTORS, PIPES};
 pub use gateway::{DataPlane, GatewayOptions, Listener, ListenerChange, ListenerId, QuicShare};

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs;
+use std::ops::RangeInclusive;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -19,7 +20,7 @@ pub struct ProcessLimits {
 
 /// The kernel's defaults, used if /proc is not readable.
 const DEFAULT_SOMAXCONN: i32 = 4096;
-const DEFAULT_PORTS: (u32, u32) = (32768, 60999);
+const DEFAULT_PORTS: RangeInclusive<u32> = 32768..=60999;
 
 impl ProcessLimits {
     /// Raises the soft limit of open files to the hard limit, and looks up the rest.
@@ -28,20 +29,24 @@ impl ProcessLimits {
         // This fails only under external restrictions; then the limit stays and is reported as it is.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: before.maximum, maximum: before.maximum });
         let somaxconn = fs::read_to_string("/proc/sys/net/core/somaxconn").ok();
-        let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok();
-        let (first, last) = range.as_deref().and_then(port_range).unwrap_or(DEFAULT_PORTS);
+        let ports = local_ports().unwrap_or(DEFAULT_PORTS);
         Self {
             open_files: getrlimit(Resource::Nofile).current,
             open_files_before: before.current,
             backlog: somaxconn.and_then(|text| text.trim().parse().ok()).unwrap_or(DEFAULT_SOMAXCONN),
-            ports: (last + 1).saturating_sub(first),
+            ports: (ports.end() + 1).saturating_sub(*ports.start()),
         }
     }
 }
 
-fn port_range(text: &str) -> Option<(u32, u32)> {
+/// The ports from which the kernel takes that of a socket which connects without one.
+pub(crate) fn local_ports() -> Option<RangeInclusive<u32>> {
+    port_range(&fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?)
+}
+
+fn port_range(text: &str) -> Option<RangeInclusive<u32>> {
     let mut numbers = text.split_whitespace().map(str::parse);
-    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+    Some(numbers.next()?.ok()?..=numbers.next()?.ok()?)
 }
 
 impl fmt::Display for ProcessLimits {
@@ -80,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_port_range_has_two_ends() {
-        assert_eq!(port_range("32768\t60999\n"), Some((32768, 60999)));
+        assert_eq!(port_range("32768\t60999\n"), Some(32768..=60999));
         assert_eq!(port_range("32768"), None);
         assert_eq!(port_range(""), None);
     }

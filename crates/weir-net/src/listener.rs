@@ -218,6 +218,17 @@ pub fn widen(inherited: &mut Vec<ListeningSocket>, plan: SocketPlan) -> io::Resu
     Ok(())
 }
 
+/// The local address of each connection that these sockets accept; `None` if it is not the same for all: they are bound to all addresses of
+/// the machine, or take connections to any address (`IP_TRANSPARENT`).
+pub fn local_addr_of_all(sockets: &[ListeningSocket]) -> Option<SocketAddr> {
+    let addr = sockets.first()?.local_addr().ok()?;
+    let is_sure = |socket: &ListeningSocket| {
+        let is_transparent = SockRef::from(socket).ip_transparent_v4();
+        socket.local_addr().is_ok_and(|of| of == addr) && is_transparent.is_ok_and(|is_transparent| !is_transparent)
+    };
+    (!addr.ip().is_unspecified() && sockets.iter().all(is_sure)).then_some(addr)
+}
+
 /// Distributes the sockets of one address among `workers`: each worker has at least one, and each socket has a worker. With
 /// fewer sockets than workers, workers share one; with more, some workers have several.
 pub fn share(sockets: &[ListeningSocket], workers: usize) -> io::Result<Vec<Vec<ListeningSocket>>> {
@@ -251,6 +262,20 @@ mod tests {
     /// A worker's listeners, by inode, which all descriptors of one socket share.
     fn inodes(listeners: &[ListeningSocket]) -> Vec<u64> {
         listeners.iter().map(|listener| rustix::fs::fstat(listener.as_fd()).expect("it is open").st_ino).collect()
+    }
+
+    #[test]
+    fn the_local_address_of_connections_is_known_of_sockets_that_are_bound_to_one() {
+        let listeners = bind(loopback(), plan(2)).expect("loopback has a free port");
+        let addr = listeners[0].local_addr().expect("it is bound");
+        assert_eq!(local_addr_of_all(&listeners), Some(addr));
+        assert_eq!(local_addr_of_all(&[]), None);
+        // Only a process with privileges may set it.
+        if SockRef::from(&listeners[1]).set_ip_transparent_v4(true).is_ok() {
+            assert_eq!(local_addr_of_all(&listeners), None);
+        }
+        let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        assert_eq!(local_addr_of_all(&bind(any, plan(1)).expect("a free port")), None);
     }
 
     #[test]

@@ -152,7 +152,7 @@ impl MessageTerms {
 
 /// Sees the messages of one exchange, in both directions. Control frames and comments are not messages.
 pub trait MessageFilter {
-    /// The filter's requirements. Called once, before any message.
+    /// The filter's requirements. They do not change.
     fn terms(&self) -> MessageTerms {
         MessageTerms::default()
     }

@@ -46,7 +46,7 @@ use tokio::time::{Interval, interval};
 use weir_control::document::{AdminAddress, NodeSettings, StoreKind};
 use weir_control::stores::given_directory;
 use weir_control::{Acme, ConfigWatch, DocumentLoader, Hubs, Publication, Publisher};
-use weir_gateway::{DataPlane, GatewayOptions};
+use weir_gateway::{DataPlane, GatewayOptions, PIPE_DESCRIPTORS, PIPES};
 use weir_net::inherit::{InheritedSockets, ListenerKey};
 use weir_net::limits::ProcessLimits;
 use weir_net::listener::Transport;
@@ -269,6 +269,7 @@ impl GatewayNode {
             metrics,
             access_log: logs::for_workers(settings.enable_access_log.as_ref(), access_log.as_ref(), workers),
             connections_per_worker: connections_per_worker(&limits, workers),
+            pipes_per_worker: pipes_per_worker(&limits, workers),
         });
         let gateway = Arc::new(gateway.map_err(no_thread)?);
         let exporter = Arc::new(MetricsExporter::new(Arc::clone(&state)));
@@ -347,19 +348,33 @@ fn workers(settings: &NodeSettings) -> usize {
     }
 }
 
-/// The most client connections per worker, so that file descriptors are left for connections to upstreams, for the status address
-/// and for log files. With a low limit of descriptors, each client can have one upstream connection; with a high one, most
-/// clients are expected to be idle.
-fn connections_per_worker(limits: &ProcessLimits, workers: usize) -> usize {
-    /// Descriptors for everything except clients and upstreams.
-    const OWN: u64 = 32;
-    const RESERVE: u64 = 1_000;
-    const RESERVED_PART: u64 = 20;
-    /// Without a limit of open files, memory is the limit.
+/// The file descriptors that the process may have. Without a limit, memory is the limit.
+fn descriptors(limits: &ProcessLimits) -> usize {
     const UNLIMITED: u64 = 1 << 24;
     let files = limits.open_files.unwrap_or(UNLIMITED).min(UNLIMITED);
+    usize::try_from(files).unwrap_or(usize::MAX)
+}
+
+/// Descriptors for everything except clients, upstreams and pipes.
+const OWN: usize = 32;
+/// What pipes may have of all descriptors, out of those that are kept from clients.
+const PIPES_PART: usize = 100;
+
+/// The most client connections per worker, so that file descriptors are left for connections to upstreams, for the status address,
+/// for log files and for pipes. With a low limit of descriptors, each client can have one upstream connection; with a high one, most
+/// clients are expected to be idle.
+fn connections_per_worker(limits: &ProcessLimits, workers: usize) -> usize {
+    const RESERVE: usize = 1_000;
+    const RESERVED_PART: usize = 20;
+    let files = descriptors(limits);
+    // With a low limit, what is kept beside the connections to upstreams is twice as much: pipes have the second half.
     let reserve = (files / RESERVED_PART).max(RESERVE).min(files / 2 + OWN);
-    usize::try_from(files.saturating_sub(reserve)).unwrap_or(usize::MAX).div_ceil(workers).max(1)
+    files.saturating_sub(reserve).div_ceil(workers).max(1)
+}
+
+/// The most pipes per worker through which the kernel moves the bytes of streams; without one, bytes are copied.
+fn pipes_per_worker(limits: &ProcessLimits, workers: usize) -> usize {
+    (descriptors(limits) / PIPES_PART / (workers * PIPE_DESCRIPTORS)).min(PIPES)
 }
 
 impl Control {
@@ -546,5 +561,19 @@ mod tests {
         assert_eq!(connections_per_worker(&limits(Some(20_000)), 2), 9_500);
         assert_eq!(connections_per_worker(&limits(Some(16)), 4), 1);
         assert!(connections_per_worker(&limits(None), 4) > 1_000_000);
+    }
+
+    #[test]
+    fn pipes_are_among_the_descriptors_that_are_kept_from_clients_and_upstreams() {
+        for (files, workers) in [300_usize, 1_024, 1_935, 4_096, 20_000, 1 << 20].into_iter().zip([1, 2, 8].repeat(2)) {
+            let limits =
+                ProcessLimits { open_files: Some(files as u64), open_files_before: None, backlog: 1, ports: 1 };
+            let clients = connections_per_worker(&limits, workers) * workers;
+            let pipes = pipes_per_worker(&limits, workers) * workers * PIPE_DESCRIPTORS;
+            let upstreams = files.saturating_sub(clients + pipes + OWN);
+            assert!(upstreams >= clients.min(900), "{files} files, {workers} workers: {upstreams} are left");
+        }
+        let many = ProcessLimits { open_files: Some(20_000), open_files_before: None, backlog: 1, ports: 1 };
+        assert_eq!((pipes_per_worker(&many, 2), pipes_per_worker(&many, 20)), (PIPES, 5));
     }
 }

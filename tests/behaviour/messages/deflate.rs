@@ -132,6 +132,34 @@ fn the_size_of_a_message_counts_after_inflation_also_without_a_schema() {
 }
 
 #[test]
+fn a_message_that_is_too_large_to_be_read_is_refused_in_the_name_of_its_plugin() {
+    let origin = compressing("");
+    let mut gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "enable_access_log: {{ path: access.log, format: '$status $error_cause $refused_by' }}\n\
+         routes: [{{ id: chat, uri: /chat, upstream: {{ nodes: {{ \"{}\": 1 }} }}, plugins: {{ \
+           limit-events: {{ count: 100, time_window: 600 }}, \
+           websocket-policy: {{ client: {{ schema: {SCHEMA}, max_message_size: 1000 }} }} }} }}]\n",
+        origin.addr(),
+    ));
+    let bomb = || Sender::new().compress(&[b' '; 10_000]);
+    for (sent, reason) in [
+        (frame(0x81, &[b' '; 1_001], true), "the message has more than 1000 bytes"),
+        (frame(0xc1, &bomb(), true), "an inflated message is too large"),
+    ] {
+        let mut client = connected(&gateway, OFFER);
+        client.send(sent);
+        is_closed(&mut client, 1009, reason);
+    }
+    eventually("both are counted", DEADLINE, || {
+        early_ends(&gateway, "message_too_large", "websocket-policy") == [2, 2]
+    });
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait_exit(DEADLINE).success());
+    let text = std::fs::read_to_string(gateway.directory().join("access.log")).expect("it was written");
+    assert_eq!(text, "101 message_too_large websocket-policy\n".repeat(2));
+}
+
+#[test]
 fn a_compressed_message_that_breaks_a_rule_closes_it() {
     let origin = compressing("");
     let gateway = gateway(&origin, "{ websocket-policy: { client: { schema: {} } } }");

@@ -62,6 +62,7 @@ impl Rig {
             metrics: Arc::new(Metrics::new(WORKERS)),
             access_log: None,
             connections_per_worker: 100,
+            pipes_per_worker: 0,
         };
         let gateway = DataPlane::start(options).expect("threads");
         snapshot.start_plugins(None);

@@ -10,7 +10,7 @@ use weir_net::stream::Stream;
 use weir_net::timer::Timer;
 use weir_plugin::{Exchange, Tls};
 
-use crate::context::lifecycle::WorkerPhase;
+use crate::context::lifecycle::{WorkerPhase, canonical};
 use crate::message::counted_stream::{ByteCounters, CountedStream};
 use crate::message::sides::Pipe;
 use crate::worker::TaskGuard;
@@ -41,13 +41,11 @@ pub(crate) struct Accepted {
 impl Accepted {
     pub(crate) fn new(worker: TaskGuard, stream: Stream, peer: SocketAddr, tls: Option<Rc<Tls>>) -> Accepted {
         worker.metrics.connections_opened.increment();
-        // A dual-stack listener reports a client of IPv4 as `::ffff:192.0.2.1`; it is turned into `192.0.2.1`.
-        let canonical = |addr: SocketAddr| SocketAddr::new(addr.ip().to_canonical(), addr.port());
         let peer = canonical(peer);
         Accepted {
             timer: worker.wheel.add(),
             // A socket without a local address has been reset; the first read reports that.
-            local: stream.local_addr().map_or(peer, canonical),
+            local: worker.service().local_addr(|| stream.local_addr()).unwrap_or(peer),
             number: worker.number_connection(),
             worker,
             stream,

@@ -60,7 +60,7 @@ pub(super) async fn handshake(
     let is_begun =
         received.is_some() || within_timeout(worker, WaitsFor::FirstByte, deadline_ns, tcp.readable()).await.is_some();
     let mut proof = Scope::default();
-    let local = tcp.local_addr().ok().map(|addr| SocketAddr::new(addr.ip().to_canonical(), addr.port()));
+    let local = worker.service().local_addr(|| tcp.local_addr());
     // Boxed, since the handshake is over before the long part of a connection's life, and its state would take room all the
     // time.
     let choose = |wanted: &RequestedServer| {

@@ -42,8 +42,8 @@ pub(crate) async fn passed_through(worker: TaskGuard, tcp: TcpStream, peer: Sock
     let server_name = hello.wanted.as_ref().and_then(|wanted| wanted.name.as_deref());
     let ends_here = by_route && {
         let current = worker.current();
-        let local = tcp.local_addr().map(|addr| SocketAddr::new(addr.ip().to_canonical(), addr.port()));
-        let taken = local.ok().and_then(|local| {
+        let local = worker.service().local_addr(|| tcp.local_addr());
+        let taken = local.and_then(|local| {
             stream::find(&current.snapshot, Transport::Tcp, local, peer.ip().to_canonical(), server_name)
         });
         taken.is_none_or(|taken| !taken.tls_passthrough)

@@ -2,8 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use weir_net::kernel_pipe::KernelPipe;
-
+use super::pipes::Pipes;
 use super::served_exchange::{CarriedExchange, ServedExchange};
 
 /// The most bytes read from a socket at once.
@@ -14,10 +13,6 @@ const KEEP: usize = 512;
 const SPARE_BYTES: usize = 4 << 20;
 /// An exchange that has grown larger than this, in bytes, is freed: few do, and a client could make all of them so large.
 const KEPT_EXCHANGE: usize = 32 * 1024;
-/// The most pipes of a worker, in use and spare. Each has two descriptors, and holds up to 1 MiB of a stream. Without one, bytes are copied.
-const PIPES: usize = 16;
-/// The most spare pipes of a worker: descriptors are for connections.
-const SPARE_PIPES: usize = 2;
 
 pub(crate) struct Buffers {
     read: RefCell<Box<[u8]>>,
@@ -28,29 +23,29 @@ pub(crate) struct Buffers {
     spare: RefCell<Vec<Vec<u8>>>,
     /// The capacity of all spare buffers, in bytes.
     spare_bytes: Cell<usize>,
-    pipes: RefCell<Vec<KernelPipe>>,
-    /// Pipes that are lent.
-    pipes_lent: Cell<usize>,
-    /// One could not be made. None is asked for again: that would cost calls in vain, and copying works.
-    has_no_pipes: Cell<bool>,
+    pub pipes: Pipes,
 }
 
+#[cfg(test)]
 impl Default for Buffers {
     fn default() -> Buffers {
+        Buffers::new(super::pipes::PIPES)
+    }
+}
+
+impl Buffers {
+    /// `pipes`: the most pipes of the worker.
+    pub(super) fn new(pipes: usize) -> Buffers {
         Buffers {
             read: RefCell::new(vec![0; READ_BYTES].into_boxed_slice()),
             write: RefCell::new(Vec::with_capacity(2 * READ_BYTES)),
             exchanges: RefCell::default(),
             spare: RefCell::default(),
             spare_bytes: Cell::new(0),
-            pipes: RefCell::default(),
-            pipes_lent: Cell::new(0),
-            has_no_pipes: Cell::new(false),
+            pipes: Pipes::new(pipes),
         }
     }
-}
 
-impl Buffers {
     /// Lends the worker's read buffer; it must not be held across an `await`.
     pub(crate) fn with_read_buffer<T>(&self, read: impl FnOnce(&mut [u8]) -> T) -> T {
         read(&mut self.read.borrow_mut())
@@ -109,35 +104,6 @@ impl Buffers {
             return;
         }
         self.release(stash);
-    }
-
-    /// Lends an empty pipe, if one is left. It comes back by [`Self::return_pipe`].
-    pub(crate) fn lend_pipe(&self) -> Option<KernelPipe> {
-        let lent = self.pipes_lent.get();
-        if lent == PIPES || self.has_no_pipes.get() {
-            return None;
-        }
-        let spare = self.pipes.borrow_mut().pop();
-        let Some(pipe) = spare.or_else(|| KernelPipe::new().ok()) else {
-            self.has_no_pipes.set(true);
-            return None;
-        };
-        self.pipes_lent.set(lent + 1);
-        Some(pipe)
-    }
-
-    /// Takes a pipe back. What is still in it is lost.
-    pub(crate) fn return_pipe(&self, pipe: KernelPipe) {
-        self.pipes_lent.set(self.pipes_lent.get() - 1);
-        let mut spare = self.pipes.borrow_mut();
-        if pipe.held() == 0 && spare.len() < SPARE_PIPES {
-            spare.push(pipe);
-        }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn spare_pipes(&self) -> usize {
-        self.pipes.borrow().len()
     }
 
     pub(crate) fn release(&self, stash: &mut Vec<u8>) {

@@ -1,6 +1,8 @@
 //! The phases of a worker, and the tasks that must end before the worker can.
 
 use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 
 use tokio::sync::Notify;
@@ -23,6 +25,8 @@ pub struct ListenerId(pub u64);
 #[derive(Debug)]
 pub(crate) struct ServicePhase {
     listener: ListenerId,
+    /// The local address of its connections, if it is known to be the same for all.
+    local: Cell<Option<SocketAddr>>,
     phase: Cell<WorkerPhase>,
     since_ns: Cell<u64>,
     /// When draining ends and stopping begins; `u64::MAX` if not known.
@@ -34,6 +38,7 @@ impl ServicePhase {
     fn new(listener: ListenerId) -> ServicePhase {
         ServicePhase {
             listener,
+            local: Cell::new(None),
             phase: Cell::new(WorkerPhase::Serving),
             since_ns: Cell::new(0),
             end_ns: Cell::new(u64::MAX),
@@ -43,6 +48,16 @@ impl ServicePhase {
 
     pub(crate) fn listener(&self) -> ListenerId {
         self.listener
+    }
+
+    /// The listener is open. `local`: the local address of all its connections.
+    pub(crate) fn open_at(&self, local: Option<SocketAddr>) {
+        self.local.set(local.map(canonical));
+    }
+
+    /// The local address of a connection. The socket is `asked` only if it is not known. A connection without one has been reset.
+    pub(crate) fn local_addr(&self, asked: impl FnOnce() -> io::Result<SocketAddr>) -> Option<SocketAddr> {
+        self.local.get().or_else(|| asked().ok().map(canonical))
     }
 
     #[inline]
@@ -83,6 +98,11 @@ impl ServicePhase {
         }
         is_later
     }
+}
+
+/// A dual-stack listener reports addresses of IPv4 as `::ffff:192.0.2.1`; they are turned into `192.0.2.1`.
+pub(crate) fn canonical(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }
 
 pub(crate) struct Lifecycle {

@@ -8,6 +8,7 @@ pub(crate) mod identity_watch;
 pub(crate) mod kept_content;
 pub(crate) mod lifecycle;
 pub(crate) mod meter;
+pub(crate) mod pipes;
 pub(crate) mod served_exchange;
 
 use std::cell::Cell;
@@ -43,10 +44,16 @@ pub(crate) struct WorkerContext {
 }
 
 impl WorkerContext {
-    pub(crate) fn new(clock: Clock, metrics: Arc<WorkerMetrics>, access_log: Option<AccessLogWriter>) -> WorkerContext {
+    /// `pipes`: the most pipes of the worker.
+    pub(crate) fn new(
+        clock: Clock,
+        metrics: Arc<WorkerMetrics>,
+        access_log: Option<AccessLogWriter>,
+        pipes: usize,
+    ) -> WorkerContext {
         WorkerContext {
             clock: WorkerClock::new(clock),
-            buffers: Buffers::default(),
+            buffers: Buffers::new(pipes),
             lifecycle: Lifecycle::default(),
             metrics,
             meter: Meter::default(),

@@ -423,6 +423,10 @@ impl EndpointPool {
             exchange.upstream.os_error = error.raw_os_error().unwrap_or(0);
             if is_shortage(&error) { Stop::Overloaded } else { Stop::ConnectFailed }
         })?;
+        if send_timeout.is_none() && (self.machine.tls.is_some() || self.machine.key.proxy_protocol.is_some()) {
+            // What the stream sends first is not the first on this connection.
+            tcp.set_nodelay(true).map_err(|_| Stop::ConnectFailed)?;
+        }
         if let Some(version) = self.machine.key.proxy_protocol {
             let header =
                 proxy_protocol::header(version, Some((proxy_protocol_client(exchange), exchange.client.local)));

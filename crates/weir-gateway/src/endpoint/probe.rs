@@ -15,11 +15,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::AbortHandle;
 use weir_net::clock::Clock;
-use weir_net::connect::refuse_self_connection;
 use weir_net::handshake::connect;
 use weir_net::proxy_protocol;
 use weir_net::stream::Stream;
@@ -306,7 +304,7 @@ impl CheckTally {
 async fn ask(endpoint: SocketAddr, checks: &ActiveChecks) -> io::Result<CheckAnswer> {
     let question = &checks.question;
     let addr = question.port.map_or(endpoint, |port| SocketAddr::new(endpoint.ip(), port));
-    let mut tcp = refuse_self_connection(TcpStream::connect(addr).await?, addr)?;
+    let mut tcp = weir_net::connect::open(addr).await?;
     if let Some(version) = question.proxy_protocol {
         tcp.write_all(&proxy_protocol::header(version, None)).await?;
     }
@@ -416,7 +414,7 @@ mod tests {
                 sent = stream.write_all(again);
             }
         });
-        let stream = Stream::plain(TcpStream::connect(addr).await.expect("it listens"));
+        let stream = Stream::plain(weir_net::connect::open(addr).await.expect("it listens"));
         let asked = CheckRequest::of("a");
         let answer = if http2 { http2::status(stream, &asked).await } else { status(stream, &asked).await };
         server.join().expect("it ends with the connection");

@@ -15,6 +15,10 @@ pub(crate) trait CountedStream {
 
     /// The stream, and the counters of the bytes that are received and sent.
     fn counted(&mut self) -> (&mut Stream, ByteCounters<'_>);
+
+    /// Called before bytes are written, and not before the kernel moves some by itself.
+    #[inline]
+    fn before_write(&mut self) {}
 }
 
 /// The counters of the bytes of a connection.
@@ -38,6 +42,7 @@ impl<C: CountedStream> Pipe for C {
     }
 
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.before_write();
         let (stream, counters) = self.counted();
         count(stream.poll_write(context, bytes), counters.sent)
     }
@@ -56,6 +61,7 @@ impl<C: CountedStream> Pipe for C {
     }
 
     fn poll_write_last(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.before_write();
         let (stream, counters) = self.counted();
         count(stream.poll_write_last(context, bytes), counters.sent)
     }

@@ -66,6 +66,17 @@ impl MessagePolicies {
         grown.unwrap_or_else(|_| Err(failed()))
     }
 
+    /// The message is larger than what filters read of one: that with the strictest limit has closed the stream.
+    pub(crate) fn exceeded(&mut self, head: MessageHead) {
+        let limit = |(number, policy): (usize, &PolicyFilter)| {
+            let filter = &policy.filter;
+            let limits = [filter.wants_whole(head), filter.terms().reads.of(head.source)];
+            Some((limits.into_iter().flatten().min()?, number))
+        };
+        let strictest = guarded(|| Ok(self.filters.iter().enumerate().filter_map(limit).min()));
+        self.closer = strictest.ok().flatten().map(|(_, number)| number);
+    }
+
     /// If a filter wants the message whole, how many bytes of it may be held: the least that any filter allows.
     pub(crate) fn wants_whole(&self, head: MessageHead) -> Option<usize> {
         let wanted = guarded(|| Ok(self.filters.iter().filter_map(|policy| policy.filter.wants_whole(head)).min()));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use weir_net::datagram::DatagramSocket;
-use weir_net::listener::ListeningSocket;
+use weir_net::listener::{ListeningSocket, local_addr_of_all};
 
 use super::accept::accept;
 use super::command::WorkerCommand;
@@ -66,6 +66,7 @@ impl WorkerListeners {
         let Listener { id, sockets, settings } = listener;
         // Another worker may have handed over a connection of it already.
         let service = self.service(id);
+        service.open_at(local_addr_of_all(&sockets));
         self.newest.set(self.newest.get().max(id));
         let listener = Rc::new(AcceptingListener { service, settings: Cell::new(settings) });
         let mut accepting = Vec::new();

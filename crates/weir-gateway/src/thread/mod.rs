@@ -49,6 +49,8 @@ pub(crate) struct WorkerStart {
     pub workers: usize,
     pub published: Arc<Published>,
     pub connections: usize,
+    /// The most pipes of the worker.
+    pub pipes: usize,
     /// The connections of all workers, counted by client.
     pub clients: Arc<ClientConnections>,
     pub progress: Arc<WorkerProgress>,
@@ -76,7 +78,7 @@ impl WorkerStart {
         let current = WorkerSnapshot::new(self.published, self.index, &pools, &shared);
         let revision = current.snapshot.revision;
         let log = self.log.map(|(format, sink)| AccessLogWriter::new(format, sink));
-        let context = Rc::new(WorkerContext::new(self.clock, self.metrics.worker(self.index), log));
+        let context = Rc::new(WorkerContext::new(self.clock, self.metrics.worker(self.index), log, self.pipes));
         let worker = Rc::new(Worker::new(self.index, context, pools, current, self.clients));
         runtime.block_on(async {
             let listeners = WorkerListeners::new(Rc::clone(&worker), self.connections, Arc::clone(&self.rebalancer));

@@ -16,7 +16,7 @@ use super::session::QuicTls;
 /// What a client may make this end keep, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuicLimits {
-    /// Streams of requests that are open at the same time.
+    /// Streams of requests that are open at the same time, up to 100. More are permitted once a connection has many.
     pub streams: u32,
     /// The most bytes of one stream, and of a connection, that are received and not yet taken.
     pub stream_window: u32,
@@ -38,8 +38,11 @@ impl QuicLimits {
     };
 }
 
+/// The most requests at once that a client may make by the handshake (RFC 9114 §6.1: at least 100 should be). QUIC keeps a place in a table for
+/// each stream that a client may open, whether it does or not, and the tables double with the 113th.
+const FIRST_STREAMS: u32 = 100;
 /// The most streams of a client that carry no request: control, the two of QPACK, and some without a meaning (RFC 9114 §6.2).
-const UNIDIRECTIONAL_STREAMS: u32 = 16;
+const UNIDIRECTIONAL_STREAMS: u32 = 8;
 
 /// The bytes that are sent before anything is acknowledged: 32 of the smallest packets, as servers of Chromium's QUIC and of quic-go do.
 /// RFC 9002 §7.2 recommends 10. They are paced over the round trip, so the network never sees them as one burst.
@@ -119,24 +122,29 @@ pub struct QuicTerms {
 }
 
 /// The configuration of a connection.
-pub(super) fn server(secrets: &QuicSecrets, terms: QuicTerms) -> ServerConfig {
-    let QuicTerms { limits, choose, trace } = terms;
+pub(super) fn server(
+    secrets: &QuicSecrets,
+    choose: Arc<dyn ChooseServer>,
+    transport: Arc<TransportConfig>,
+) -> ServerConfig {
     let mut config = ServerConfig::new(Arc::new(QuicTls(choose)), Arc::clone(&secrets.token) as _);
-    let mut transport = transport(limits);
-    if let Some(trace) = trace {
-        let mut qlog = QlogConfig::default();
-        qlog.writer(trace);
-        transport.qlog_stream(qlog.into_stream());
-    }
-    config.transport_config(Arc::new(transport));
+    config.transport_config(transport);
     config
 }
 
-fn transport(limits: QuicLimits) -> TransportConfig {
+/// What belongs to a connection that is traced.
+pub(super) fn traced_transport(limits: QuicLimits, trace: Box<dyn Write + Send + Sync>) -> TransportConfig {
+    let (mut transport, mut qlog) = (transport(limits), QlogConfig::default());
+    qlog.writer(trace);
+    transport.qlog_stream(qlog.into_stream());
+    transport
+}
+
+pub(super) fn transport(limits: QuicLimits) -> TransportConfig {
     let mut transport = TransportConfig::default();
     transport
         .congestion_controller_factory(Arc::new(Rfc9438 { initial_window: INITIAL_WINDOW }))
-        .max_concurrent_bidi_streams(VarInt::from_u32(limits.streams))
+        .max_concurrent_bidi_streams(VarInt::from_u32(limits.streams.min(FIRST_STREAMS)))
         .max_concurrent_uni_streams(VarInt::from_u32(UNIDIRECTIONAL_STREAMS))
         .stream_receive_window(VarInt::from_u32(limits.stream_window))
         .receive_window(VarInt::from_u32(limits.connection_window))

@@ -10,7 +10,7 @@ use std::time::Instant;
 use bytes::BytesMut;
 use quinn_proto::{
     AcceptError, Connection, ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, Incoming,
-    Transmit,
+    Transmit, TransportConfig,
 };
 use quinn_udp::RecvMeta;
 
@@ -44,6 +44,8 @@ pub struct QuicEndpoint {
     endpoint: Endpoint,
     socket: Box<dyn QuicLink>,
     secrets: QuicSecrets,
+    /// What all connections with these limits share.
+    transport: (QuicLimits, Arc<TransportConfig>),
     /// The next connection id that is made is for a Retry packet.
     is_retrying: Arc<AtomicBool>,
     receive: Box<[u8]>,
@@ -64,13 +66,14 @@ impl QuicEndpoint {
         let is_retrying = Arc::new(AtomicBool::new(false));
         let ids = WorkerIdGenerator { ids, is_for_retry: Arc::clone(&is_retrying), others };
         let config = Arc::new(config::endpoint(&secrets, ids));
-        let none = QuicTerms { limits: QuicLimits::NONE, choose: Arc::new(NoServer), trace: None };
-        let mut server = config::server(&secrets, none);
+        let transport = Arc::new(config::transport(QuicLimits::NONE));
+        let mut server = config::server(&secrets, Arc::new(NoServer), Arc::clone(&transport));
         server.max_incoming(MAX_INCOMING);
         QuicEndpoint {
             endpoint: Endpoint::new(config, Some(Arc::new(server)), true, None),
             socket,
             secrets,
+            transport: (QuicLimits::NONE, transport),
             is_retrying,
             receive: vec![0; BUFFERS * BUFFER_BYTES].into_boxed_slice(),
             unsent: None,
@@ -159,8 +162,13 @@ impl QuicEndpoint {
         incoming: Incoming,
         terms: QuicTerms,
     ) -> Option<(ConnectionHandle, Connection)> {
+        let QuicTerms { limits, choose, trace } = terms;
+        let transport = match trace {
+            Some(trace) => Arc::new(config::traced_transport(limits, trace)),
+            None => self.shared_transport(limits),
+        };
         let mut out = std::mem::take(&mut self.spare);
-        let server = Arc::new(config::server(&self.secrets, terms));
+        let server = Arc::new(config::server(&self.secrets, choose, transport));
         match self.endpoint.accept(incoming, now, &mut out, Some(server)) {
             Ok(accepted) => {
                 self.spare = out;
@@ -171,6 +179,13 @@ impl QuicEndpoint {
                 None
             }
         }
+    }
+
+    fn shared_transport(&mut self, limits: QuicLimits) -> Arc<TransportConfig> {
+        if self.transport.0 != limits {
+            self.transport = (limits, Arc::new(config::transport(limits)));
+        }
+        Arc::clone(&self.transport.1)
     }
 
     /// Refuses a connection (CONNECTION_REFUSED): the client may try TCP at once.

@@ -2,10 +2,10 @@
 
 use std::task::{Context, Poll, ready};
 
-use weir_net::kernel_pipe::KernelPipe;
 use weir_proto::websocket::FrameBoundary;
 
 use crate::context::buffers::{Buffers, READ_BYTES};
+use crate::context::pipes::LentPipe;
 use crate::message::sides::Pipe;
 
 /// A read of so many bytes is a large one.
@@ -19,7 +19,7 @@ const LARGE_READS: u8 = 4;
 pub(crate) struct Direction {
     held: Vec<u8>,
     /// A pipe with bytes that the receiver does not take yet. Boxed, since few have one.
-    in_kernel: Option<Box<KernelPipe>>,
+    in_kernel: Option<Box<LentPipe>>,
     /// How many of the last reads were large, up to [`LARGE_READS`].
     large_reads: u8,
     /// The sender has closed.
@@ -62,9 +62,7 @@ impl Direction {
 
     pub(crate) fn release(&mut self, buffers: &Buffers) {
         buffers.release(&mut self.held);
-        if let Some(pipe) = self.in_kernel.take() {
-            buffers.return_pipe(*pipe);
-        }
+        self.in_kernel = None;
     }
 
     /// Whether the receiver has taken everything, and only its half is still to be closed.
@@ -107,7 +105,7 @@ impl Direction {
             return Poll::Ready(Ok(count));
         }
         if let Some(pipe) = self.in_kernel.take() {
-            return self.drain(context, buffers, *pipe, from, to);
+            return self.drain(context, *pipe, from, to);
         }
         if self.is_shut {
             return Poll::Pending;
@@ -123,8 +121,8 @@ impl Direction {
         if self.large_reads == LARGE_READS
             && self.frames.is_none()
             && (from.is_plain() && to.is_plain())
-            && let Some(pipe) = buffers.lend_pipe()
-            && let Some(moved) = self.poll_in_kernel(context, buffers, pipe, from, to)
+            && let Some(pipe) = buffers.pipes.lend()
+            && let Some(moved) = self.poll_in_kernel(context, pipe, from, to)
         {
             return moved;
         }
@@ -171,21 +169,17 @@ impl Direction {
     fn poll_in_kernel(
         &mut self,
         context: &mut Context<'_>,
-        buffers: &Buffers,
-        mut pipe: KernelPipe,
+        mut pipe: LentPipe,
         from: &mut impl Pipe,
         to: &mut impl Pipe,
     ) -> Option<Poll<Result<usize, BrokenEnd>>> {
         let filled = from.poll_fill(context, &mut pipe);
-        let Poll::Ready(count @ 1..) = filled else {
-            buffers.return_pipe(pipe);
-            return filled.is_pending().then_some(Poll::Pending);
-        };
+        let Poll::Ready(count @ 1..) = filled else { return filled.is_pending().then_some(Poll::Pending) };
         self.received += count as u64;
         if count < LARGE_READ {
             self.large_reads = 0;
         }
-        let drained = self.drain(context, buffers, pipe, from, to);
+        let drained = self.drain(context, pipe, from, to);
         Some(Poll::Ready(if let Poll::Ready(drained) = drained { drained } else { Ok(0) }))
     }
 
@@ -193,8 +187,7 @@ impl Direction {
     fn drain(
         &mut self,
         context: &mut Context<'_>,
-        buffers: &Buffers,
-        mut pipe: KernelPipe,
+        mut pipe: LentPipe,
         from: &mut impl Pipe,
         to: &mut impl Pipe,
     ) -> Poll<Result<usize, BrokenEnd>> {
@@ -209,15 +202,11 @@ impl Direction {
                     drained += count;
                     self.sent += count as u64;
                 }
-                Err(_) => {
-                    buffers.return_pipe(pipe);
-                    return Poll::Ready(Err(BrokenEnd::Receiver));
-                }
+                Err(_) => return Poll::Ready(Err(BrokenEnd::Receiver)),
             }
         }
-        match pipe.held() {
-            0 => buffers.return_pipe(pipe),
-            _ => self.in_kernel = Some(Box::new(pipe)),
+        if pipe.held() > 0 {
+            self.in_kernel = Some(Box::new(pipe));
         }
         if is_full && drained == 0 {
             from.poll_unread(context).map_err(|_| BrokenEnd::Sender)?;
@@ -374,7 +363,7 @@ mod tests {
         let (got, direction, buffers) = moved(|mut sender| sender.write_all(&pattern()).unwrap()).await;
         assert!(got == pattern());
         assert_eq!(direction.bytes(), (8 << 20, 8 << 20));
-        assert!(buffers.spare_pipes() > 0, "all bytes were copied");
+        assert!(buffers.pipes.spare() > 0, "all bytes were copied");
     }
 
     /// The kernel moves nothing past an urgent byte, and tells that as nothing to read, or as the end if the end has come.
@@ -393,7 +382,7 @@ mod tests {
     #[tokio::test]
     async fn bytes_are_copied_if_no_pipe_is_left() {
         let (mut lent, buffers) = (Vec::new(), Buffers::default());
-        while let Some(pipe) = buffers.lend_pipe() {
+        while let Some(pipe) = buffers.pipes.lend() {
             lent.push(pipe);
             assert!(lent.len() <= 64, "pipes are not bounded");
         }
@@ -406,8 +395,8 @@ mod tests {
         }
         sending.join().unwrap().unwrap();
         assert_eq!(receiving.join().unwrap().unwrap(), 4 << 20);
-        lent.into_iter().for_each(|pipe| buffers.return_pipe(pipe));
-        assert!(buffers.lend_pipe().is_some());
+        drop(lent);
+        assert!(buffers.pipes.lend().is_some());
     }
 
     /// A stream, and the socket of its peer.

@@ -239,7 +239,7 @@ impl MessageDirection {
             let is_data = !matches!(event, FrameEvent::Control(_));
             match event {
                 FrameEvent::Begin(header) => self.begin(passage, header, out),
-                FrameEvent::Content(content) => self.content(passage.worker, content, out),
+                FrameEvent::Content(content) => self.content(passage, content, out),
                 FrameEvent::End { is_last } => self.end(passage, is_last, out),
                 FrameEvent::Control(control) => {
                     self.control(&control, out);
@@ -270,6 +270,7 @@ impl MessageDirection {
             MessageHandling::Held(held) => held.has_room_for(header.length),
             MessageHandling::Inflated(message) => message.held.has_room_for(header.length),
         };
+        let grown = grown.inspect_err(|_| passage.policies.exceeded(*head));
         match grown.and_then(|()| passage.policies.grow(*head, header.length)) {
             Ok(()) if matches!(fate, MessageHandling::Passes | MessageHandling::Followed) => {
                 header.write(out);
@@ -349,7 +350,7 @@ impl MessageDirection {
 
     fn content(
         &mut self,
-        worker: &WorkerContext,
+        passage: &mut DirectionContext<'_>,
         content: MaskedContent<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), StreamClose> {
@@ -357,7 +358,13 @@ impl MessageDirection {
             Some(PassingMessage { fate: MessageHandling::Passes, .. }) => out.extend_from_slice(content.bytes),
             Some(PassingMessage { fate: MessageHandling::Held(held), .. }) => return held.take(content),
             None | Some(PassingMessage { fate: MessageHandling::Dropped, .. }) => {}
-            Some(_) => return self.compressed_content(content, out).map_err(|close| self.lose(worker, close)),
+            Some(PassingMessage { head, .. }) => {
+                let head = *head;
+                return self.compressed_content(content, out).map_err(|close| {
+                    attribute(passage.policies, head, &close);
+                    self.lose(passage.worker, close)
+                });
+            }
         }
         Ok(())
     }
@@ -393,7 +400,7 @@ impl MessageDirection {
             }
             MessageHandling::Inflated(message) => return self.end_inflated(passage, head, *message, out),
             MessageHandling::Followed => {
-                let verdict = self.followed();
+                let verdict = self.followed(passage, head);
                 return self.settle(passage.worker, verdict, None, out);
             }
         }
@@ -450,6 +457,7 @@ impl MessageDirection {
         mut text: InflatedText,
     ) -> MessageVerdict {
         if let Some(Err(close)) = self.inflation.as_mut().map(|inflation| inflation.end(Some(&mut text))) {
+            attribute(passage.policies, head, &close);
             return MessageVerdict::Close(close);
         }
         if head.kind == MessageKind::Text && str::from_utf8(&text.text).is_err() {
@@ -460,9 +468,12 @@ impl MessageDirection {
     }
 
     /// The verdict on a compressed message that was passed on.
-    fn followed(&mut self) -> MessageVerdict {
+    fn followed(&mut self, passage: &mut DirectionContext<'_>, head: MessageHead) -> MessageVerdict {
         match self.inflation.as_mut().map(|inflation| inflation.end(None)) {
-            Some(Err(close)) => MessageVerdict::Close(close),
+            Some(Err(close)) => {
+                attribute(passage.policies, head, &close);
+                MessageVerdict::Close(close)
+            }
             _ => MessageVerdict::Pass,
         }
     }
@@ -496,6 +507,13 @@ impl MessageDirection {
             messages::count_lost(self.counters(worker), MessageLoss::Failed);
         }
         worker.buffers.release(&mut self.out);
+    }
+}
+
+/// Names the plugin that limits messages as the one that has closed the WebSocket, if one is too large inflated.
+fn attribute(policies: &mut MessagePolicies, head: MessageHead, close: &StreamClose) {
+    if close.code == CloseCode::TOO_BIG {
+        policies.exceeded(head);
     }
 }
 

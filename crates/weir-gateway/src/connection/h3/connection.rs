@@ -26,6 +26,9 @@ use crate::worker::TaskGuard;
 /// While a client waits for a response, a PING is sent after so long, so that neither end takes the other for gone.
 const PING_NS: u64 = 15_000_000_000;
 
+/// A connection with so many requests at once may have all that the settings allow. Until then QUIC keeps places for fewer.
+const MANY_REQUESTS: usize = 64;
+
 /// How long a handshake in progress may take when its worker begins to drain.
 const LATE_HANDSHAKE_NS: u64 = 3_000_000_000;
 
@@ -217,8 +220,13 @@ impl H3Connection {
             state.credit.stream_left();
             return state.reset(id, H3ErrorCode::H3_REQUEST_REJECTED);
         }
-        let max_section = weir_proto::h3::head::max_section(&self.worker.current().snapshot.clients.limits);
+        let current = self.worker.current();
+        let clients = &current.snapshot.clients;
+        let max_section = weir_proto::h3::head::max_section(&clients.limits);
         state.add(id, RequestSlot::new(max_section, self.worker.now_ns()));
+        if state.slots.len() == MANY_REQUESTS {
+            state.quic.set_max_concurrent_streams(Dir::Bi, VarInt::from_u32(clients.concurrent_streams));
+        }
     }
 
     /// Reads what a stream that only the client sends on has brought.

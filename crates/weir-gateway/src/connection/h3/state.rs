@@ -27,6 +27,9 @@ const MOST_PARTIAL_SECTIONS: usize = 1024 * 1024;
 /// The most requests that have not begun and whose priority has been updated.
 const MOST_EARLY_UPDATES: usize = 128;
 
+/// The places for requests that a connection without any keeps.
+const KEPT_PLACES: usize = 16;
+
 /// What is borrowed in turn.
 pub(super) struct H3State {
     pub quic: Connection,
@@ -107,6 +110,13 @@ impl H3State {
     pub(super) fn add(&mut self, id: StreamId, mut slot: RequestSlot) {
         slot.has_priority_update = self.early_updates.remove(&id);
         self.slots.insert(id, slot);
+    }
+
+    /// Gives back the memory of a burst of requests once the last of them has ended.
+    pub(super) fn forget_places(&mut self) {
+        if self.slots.is_empty() && self.slots.capacity() > KEPT_PLACES {
+            self.slots = HashMap::default();
+        }
     }
 
     /// A PRIORITY_UPDATE frame: the request's own field counts no more. Updates of requests that are too far in the future are ignored.

@@ -336,6 +336,7 @@ impl Drop for H3ClientStream {
             }
             slot.release(&worker.buffers);
         }
+        state.forget_places();
         connection.touch();
     }
 }

@@ -5,8 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpSocket, TcpStream};
-use weir_net::connect::refuse_self_connection;
+use tokio::net::TcpStream;
 
 /// A peer that acknowledges nothing for this long is dead (RFC 5482). To the kernel so is a peer that keeps its window
 /// closed, so this time-out is raised to the send time-out if that is longer.
@@ -28,14 +27,14 @@ pub(super) fn is_shortage(error: &io::Error) -> bool {
         .any(|shortage| code == Some(shortage.raw_os_error()))
 }
 
-/// `send_timeout`: that of what is sent first; `None` if [`watch_peer`] is called later.
+/// `send_timeout`: that of what is sent first; `None` for a stream, which needs no option at first.
 pub(super) async fn connect(addr: SocketAddr, send_timeout: Option<Duration>) -> io::Result<TcpStream> {
-    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    socket.set_nodelay(true)?;
+    let socket = weir_net::connect::unconnected(addr)?;
     if let Some(send_timeout) = send_timeout {
+        socket.set_tcp_nodelay(true)?;
         watch_peer(SockRef::from(&socket), send_timeout)?;
     }
-    refuse_self_connection(socket.connect(addr).await?, addr)
+    weir_net::connect::connect(socket, addr).await
 }
 
 /// Has the kernel find out that a peer is gone, whether something is sent to it or not.
@@ -65,7 +64,7 @@ mod tests {
         let addr = listener.local_addr().expect("a bound socket has an address");
         let stream = connect(addr, None).await.expect("it listens");
         let socket = SockRef::from(&stream);
-        assert!(!socket.keepalive().expect("an option of the socket"));
+        assert!(!socket.keepalive().expect("an option of the socket") && !socket.tcp_nodelay().expect("another one"));
         watch_peer(SockRef::from(&stream), Duration::from_secs(50)).expect("it is open");
         assert!(socket.keepalive().expect("an option of the socket"));
         assert_eq!(socket.tcp_keepalive_time().expect("an option of the socket"), SILENCE);

@@ -19,7 +19,17 @@ pub(crate) struct StreamConnection<'w> {
     stream: Stream,
     /// When the kernel begins to watch the endpoint; `NEVER` once it does. Most streams end before.
     watched_from_ns: u64,
-    send_timeout: Duration,
+    send_timeout_ns: u64,
+    writes: FewWrites,
+}
+
+/// How often something was sent to an endpoint.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FewWrites {
+    None,
+    One,
+    /// The kernel sends each at once (`TCP_NODELAY`). It does so with the first without being told, and many streams have no other.
+    More,
 }
 
 /// How long the kernel need not watch the endpoint of a stream: it would find nothing out within this time. It saves four system calls
@@ -44,9 +54,11 @@ impl<'w> Permit<'w> {
                     self = self.again(timeouts.connect).await?;
                 }
                 opened => {
-                    let (stream, send_timeout) = (opened?, timeouts.send);
+                    let stream = opened?;
                     let watched_from_ns = worker.now_ns().saturating_add(UNWATCHED_NS);
-                    return Ok(StreamConnection { permit: self, stream, watched_from_ns, send_timeout });
+                    let send_timeout_ns = u64::try_from(timeouts.send.as_nanos()).unwrap_or(u64::MAX);
+                    let writes = FewWrites::None;
+                    return Ok(StreamConnection { permit: self, stream, watched_from_ns, send_timeout_ns, writes });
                 }
             }
         }
@@ -59,7 +71,7 @@ impl StreamConnection<'_> {
         if now_ns >= self.watched_from_ns {
             self.watched_from_ns = NEVER;
             // If an option cannot be set, the connection is already closed.
-            let _ = watch_peer(SockRef::from(&self.stream), self.send_timeout);
+            let _ = watch_peer(SockRef::from(&self.stream), Duration::from_nanos(self.send_timeout_ns));
         }
         self.watched_from_ns
     }
@@ -79,6 +91,18 @@ impl CountedStream for StreamConnection<'_> {
         let metrics = &self.permit.worker.metrics;
         let counters = ByteCounters { received: &metrics.upstream_bytes_received, sent: &metrics.upstream_bytes_sent };
         (&mut self.stream, counters)
+    }
+
+    fn before_write(&mut self) {
+        self.writes = match self.writes {
+            FewWrites::None => FewWrites::One,
+            FewWrites::One => {
+                // If the option cannot be set, the connection is already closed.
+                let _ = SockRef::from(&self.stream).set_tcp_nodelay(true);
+                FewWrites::More
+            }
+            FewWrites::More => FewWrites::More,
+        };
     }
 }
 

@@ -146,7 +146,7 @@ impl Edited {
         let published = Published::new(snapshot(0, Pieces::default()), None, &metrics, &shared.health, clock.now_ns());
         let pools = Rc::new(Pools::new(1));
         let current = WorkerSnapshot::new(Arc::new(published), 0, &pools, &shared);
-        let context = Rc::new(WorkerContext::new(clock, metrics.worker(0), None));
+        let context = Rc::new(WorkerContext::new(clock, metrics.worker(0), None, 0));
         let worker = Rc::new(Worker::new(0, context, pools, current, Arc::new(ClientConnections::new(100))));
         Edited { worker, shared, metrics, addrs: addrs.to_vec(), numbers: Vec::new() }
     }

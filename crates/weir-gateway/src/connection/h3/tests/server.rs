@@ -149,7 +149,7 @@ impl SimulatedServer {
         let published = Published::new(Arc::new(snapshot()), None, &metrics, &shared.health, clock.now_ns());
         let pools = Rc::new(Pools::new(1));
         let current = WorkerSnapshot::new(Arc::new(published), 0, &pools, &shared);
-        let context = Rc::new(WorkerContext::new(clock, metrics.worker(0), None));
+        let context = Rc::new(WorkerContext::new(clock, metrics.worker(0), None, 0));
         let worker = Rc::new(Worker::new(0, context, pools, current, Arc::new(ClientConnections::new(1000))));
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
         let group = SocketGroup::bind(nowhere, 1, ProcessTag(1)).expect("a free port");
