@@ -29,7 +29,19 @@ const ROWS: &[Row] = &[
     (&[("relative-redirects", "true")], Nothing),
     (&[("preserve-trailing-slash", "true")], Nothing),
     (&[("proxy-redirect-from", "off")], Nothing),
-    (&[("proxy-redirect-from", "http://a/"), ("proxy-redirect-to", "http://b/")], Left("`Location` of responses")),
+    (&[("proxy-redirect-from", "default"), ("proxy-redirect-to", "http://b/")], Nothing),
+    (
+        &[("proxy-redirect-from", "http://a/"), ("proxy-redirect-to", "http://b/")],
+        Sets(&[("/plugins/reverse-rewrite/redirects", r#"[{"from": "http://a/", "to": "http://b/"}]"#)]),
+    ),
+    (
+        &[("proxy-redirect-from", "~*^http://(a+)/"), ("proxy-redirect-to", "https://$1.example/")],
+        Sets(&[(
+            "/plugins/reverse-rewrite/redirects",
+            r#"[{"regex": "^http://(a+)/", "to": "https://$1.example/", "ignore_case": true}]"#,
+        )]),
+    ),
+    (&[("proxy-redirect-from", "/"), ("proxy-redirect-to", "/$1/")], Left("`$1` is not a variable here")),
     (&[("satisfy", "all")], Nothing),
     (
         &[("satisfy", "any"), ("auth-url", "http://127.0.0.1:9/check"), ("whitelist-source-range", "127.0.0.0/8")],
@@ -173,8 +185,16 @@ const ROWS: &[Row] = &[
     (&[("proxy-ssl-verify", "off"), ("proxy-ssl-verify-depth", "2"), ("proxy-ssl-server-name", "on")], Nothing),
     (&[("proxy-ssl-ciphers", "HIGH"), ("proxy-ssl-protocols", "TLSv1.3")], Nothing),
     (&[("proxy-ssl-name", "inner")], Sets(&[("/upstream/tls/server_name", r#""inner""#)])),
-    (&[("proxy-cookie-domain", "a b")], Left("Cookies of the upstream are passed on unchanged")),
-    (&[("proxy-cookie-path", "/a /b")], Left("Cookies of the upstream are passed on unchanged")),
+    (&[("proxy-cookie-domain", "off"), ("proxy-cookie-path", "off")], Nothing),
+    (&[("proxy-cookie-domain", "a")], Left("`a` is not `off`, or two words")),
+    (&[("proxy-cookie-path", "/a /;")], Left("which ingress-nginx does not allow there")),
+    (
+        &[("proxy-cookie-domain", "a b"), ("proxy-cookie-path", "/a /b")],
+        Sets(&[(
+            "/plugins/reverse-rewrite",
+            r#"{"cookie_domains": [{"from": "a", "to": "b"}], "cookie_paths": [{"from": "/a", "to": "/b"}]}"#,
+        )]),
+    ),
     (
         &[
             ("mirror-target", "http://127.0.0.1:9$request_uri"),

@@ -9,6 +9,7 @@ mod given;
 mod limits;
 mod others;
 mod redirects;
+mod reverse;
 mod routing;
 mod upstream;
 mod variables;
@@ -88,9 +89,10 @@ const fn annotation(
 
 /// All annotations, in the order in which they are applied.
 pub fn table() -> impl Iterator<Item = &'static Annotation> {
-    let parts: [&[Annotation]; 10] = [
+    let parts: [&[Annotation]; 11] = [
         routing::TABLE,
         redirects::TABLE,
+        reverse::TABLE,
         access::TABLE,
         auth::TABLE,
         cors::TABLE,
@@ -174,6 +176,7 @@ pub(super) fn unread(given: &Given) -> Vec<Remark> {
 }
 
 pub(super) use given::Given as Annotations;
+pub(super) use reverse::PLUGIN as REVERSE_REWRITE;
 
 #[cfg(test)]
 mod tests;

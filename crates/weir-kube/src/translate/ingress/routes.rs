@@ -8,6 +8,7 @@ use super::super::backends::ServiceBackends;
 use super::super::expressions::Expressions;
 use super::super::policies::PluginPolicies;
 use super::super::reach;
+use super::annotations::REVERSE_REWRITE;
 use super::canaries;
 use super::certificates::TlsHosts;
 use super::claimed::Claimed;
@@ -240,8 +241,12 @@ impl RouteWriter<'_, '_> {
     }
 
     /// The plugins and time-outs of an Ingress at a host.
-    fn behaviour(&self, host: &str, claimed: &Claimed, redirects: bool) -> Result<Map<String, Value>, String> {
+    fn behaviour(&mut self, host: &str, claimed: &Claimed, redirects: bool) -> Result<Map<String, Value>, String> {
         let settings = &claimed.settings;
+        // They are compiled as those of paths are, and count with them.
+        for expression in settings.plugins.get(REVERSE_REWRITE).into_iter().flat_map(expressions) {
+            self.expressions.check(&claimed.ingress.metadata.namespace, expression)?;
+        }
         let mut plugins = settings.plugins.clone();
         if redirects && !plugins.contains_key("redirect") {
             let to_https = json!({ "http_to_https": true, "http_to_https_code": 308, "https_port": 443 });
@@ -355,7 +360,8 @@ impl RouteWriter<'_, '_> {
         claimed: &Claimed,
         backend: &IngressBackend,
     ) -> Result<Map<String, Value>, String> {
-        let mut keys = self.behaviour(host, claimed, self.redirects(host, claimed))?;
+        let redirects = self.redirects(host, claimed);
+        let mut keys = self.behaviour(host, claimed, redirects)?;
         keys.extend(self.target(claimed, backend, CookieScope::default())?);
         Ok(keys)
     }
@@ -414,6 +420,12 @@ fn set_fields(keys: &mut Map<String, Value>, fields: Value) {
     for (name, value) in fields.as_object().into_iter().flatten() {
         set[name] = value.clone();
     }
+}
+
+/// The regular expressions in the rules of a plugin.
+fn expressions(options: &Value) -> impl Iterator<Item = &str> {
+    let rules = options.as_object().into_iter().flat_map(Map::values).filter_map(Value::as_array).flatten();
+    rules.filter_map(|rule| rule["regex"].as_str())
 }
 
 /// The options of a plugin of a route.
