@@ -145,10 +145,9 @@ fn what_responses_say_of_their_service_is_rewritten() {
         (settings.plugins.get(REVERSE_REWRITE).cloned().unwrap_or_default(), told)
     };
     let redirect = |from, to| rules(&[("proxy-redirect-from", from), ("proxy-redirect-to", to)]);
-    let served = |rule: serde_json::Value| (serde_json::json!({ "redirects": [rule] }), None);
-    assert_eq!(redirect("http://a/", "https://$best_http_host/b/"), {
-        served(serde_json::json!({ "from": "http://a/", "to": "https://$http_host/b/" }))
-    });
+    let served = |rule: serde_json::Value| (serde_json::json!({ "redirects": [rule] }), None::<String>);
+    let renamed = serde_json::json!({ "from": "http://a/", "to": "https://$http_host/b/" });
+    assert_eq!(redirect("http://a/", "https://$best_http_host/b/"), served(renamed));
     let groups = serde_json::json!({ "regex": "^http://([a-z]+)/(?<path>.*)$", "to": "/$1_x/$2", "ignore_case": true });
     assert_eq!(redirect("~*^http://([a-z]+)/(?<path>.*)$", "/$1_x/$2"), served(groups));
     assert_eq!(redirect("~^http://a", "/"), served(serde_json::json!({ "regex": "^http://a", "to": "/" })));
