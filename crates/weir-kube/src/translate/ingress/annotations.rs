@@ -14,6 +14,8 @@ mod routing;
 mod upstream;
 mod variables;
 
+use regex::RegexBuilder;
+
 use super::settings::IngressSettings;
 use given::{Given, Reads};
 
@@ -85,6 +87,15 @@ const fn annotation(
     becomes: &'static str,
 ) -> Annotation {
     Annotation { name, reads, fate, is_needed, becomes }
+}
+
+/// The largest compiled expression, in bytes: nodes compile none that is larger.
+const MOST_COMPILED: usize = 1 << 20;
+
+/// Whether an expression in a value can be compiled.
+fn check_expression(text: &str) -> Result<(), String> {
+    let compiled = RegexBuilder::new(text).size_limit(MOST_COMPILED).build();
+    compiled.map(drop).map_err(|_| format!("`{text}` is not a regular expression that can be served"))
 }
 
 /// All annotations, in the order in which they are applied.

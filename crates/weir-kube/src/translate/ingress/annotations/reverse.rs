@@ -1,9 +1,10 @@
 //! What responses say about the address of their service: redirects and cookies.
 
-use regex::RegexBuilder;
 use serde_json::{Value, json};
 
-use super::{Annotation, Given, IngressSettings, OPTIONAL, Reads, Served, With, annotation, variables};
+use super::{
+    Annotation, Given, IngressSettings, OPTIONAL, Reads, Served, With, annotation, check_expression, variables,
+};
 
 pub(super) const TABLE: &[Annotation] = &[
     annotation(
@@ -41,8 +42,6 @@ const IN_REDIRECTS: &str = "-._~/:,?&=^$[](){}*+|\\<>";
 
 /// The longest value, in bytes: the plugin takes no longer text.
 const MOST_TEXT: usize = 2048;
-/// The largest compiled expression, in bytes: the plugin compiles none that is larger.
-const MOST_COMPILED: usize = 1 << 20;
 
 fn redirect(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
     let from = given.text("proxy-redirect-from").unwrap_or_default();
@@ -103,10 +102,7 @@ fn rule(from: &str, to: &str, ignores_case: bool) -> Result<Value, String> {
         Some(regex) if !ignores_case => (regex, true),
         _ => (expression, ignores_case),
     };
-    RegexBuilder::new(regex)
-        .size_limit(MOST_COMPILED)
-        .build()
-        .map_err(|_| format!("`{regex}` is not a regular expression that can be served"))?;
+    check_expression(regex)?;
     let mut rule = json!({ "regex": regex, "to": variables::all_known(to, true)? });
     if ignores_case {
         rule["ignore_case"] = true.into();
