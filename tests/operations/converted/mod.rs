@@ -73,7 +73,7 @@ fn moved(request: &Request) -> Answer {
     let cookies = [
         "session=1; Domain=inner.example; Path=/app/x",
         "tmp_a=2; Domain=A.internal; Path=/one/x; Secure",
-        "Other=3; Path=/; HttpOnly",
+        "Session=3; Path=/; SameSite=none; HttpOnly",
     ];
     let cookies: String = cookies.iter().map(|cookie| format!("Set-Cookie: {cookie}\r\n")).collect();
     let refresh = format!("Refresh: 5; url=http://{host}/app/later\r\n");

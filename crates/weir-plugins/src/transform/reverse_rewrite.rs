@@ -71,7 +71,7 @@ struct ReverseRule {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CookieFlagRule {
-    /// The name of the cookie.
+    /// The name of the cookie. Case is ignored.
     #[schemars(length(min = 1, max = MAX_TEXT))]
     name: Option<String>,
     /// In place of `name`, a regular expression that the name matches.
@@ -406,7 +406,7 @@ impl FlaggedCookies {
     fn include(&self, name: &[u8]) -> bool {
         match self {
             FlaggedCookies::All => true,
-            FlaggedCookies::Named(wanted) => **wanted == *name,
+            FlaggedCookies::Named(wanted) => wanted.eq_ignore_ascii_case(name),
             FlaggedCookies::Matching(regex) => regex.is_match(name),
         }
     }
@@ -532,10 +532,10 @@ mod tests {
             {"flags": ["secure", "httponly", "samesite=lax"]},
         ]});
         for (value, want) in [
-            ("plain=1; secure; Path=/; HttpOnly; samesite=none", "plain=1; Path=/"),
+            ("Plain=1; secure; Path=/; HttpOnly; samesite=none", "Plain=1; Path=/"),
             ("app_x=1; SameSite=None; SameSite", "app_x=1; SameSite=Strict; SameSite=Strict"),
             ("secure", "secure; Secure; HttpOnly; SameSite=Lax"),
-            ("Plain=1; SECURE; Path=/", "Plain=1; Secure; Path=/; HttpOnly; SameSite=Lax"),
+            ("other=1; SECURE; Path=/", "other=1; Secure; Path=/; HttpOnly; SameSite=Lax"),
         ] {
             assert_eq!(rewritten(&options, "Set-Cookie", value), want);
         }
