@@ -64,18 +64,20 @@ fn echo(name: &'static str) -> Origin {
     })
 }
 
+/// The cookies of an origin that redirects.
+const COOKIES: [&str; 3] = [
+    "session=1; Domain=inner.example; Path=/app/x",
+    "tmp_a=2; Domain=A.internal; Path=/one/x; Secure",
+    "Session=3; Path=/; SameSite=none; HttpOnly",
+];
+
 fn moved(request: &Request) -> Answer {
     let host = request.headers.get("host").unwrap_or_default();
     let place = match request.target.ends_with("/page") {
         true => "http://Inner.Example/about".to_owned(),
         false => format!("http://{host}{}/next?a=b", request.target),
     };
-    let cookies = [
-        "session=1; Domain=inner.example; Path=/app/x",
-        "tmp_a=2; Domain=A.internal; Path=/one/x; Secure",
-        "Session=3; Path=/; SameSite=none; HttpOnly",
-    ];
-    let cookies: String = cookies.iter().map(|cookie| format!("Set-Cookie: {cookie}\r\n")).collect();
+    let cookies: String = COOKIES.iter().map(|cookie| format!("Set-Cookie: {cookie}\r\n")).collect();
     let refresh = format!("Refresh: 5; url=http://{host}/app/later\r\n");
     Answer::with(302, &format!("Location: {place}\r\n{refresh}{cookies}"), "")
 }
@@ -122,9 +124,12 @@ fn told(addr: SocketAddr, (method, target, host, fields): ConvertedRequest) -> S
     let is_success = (200..300).contains(&response.status);
     // A `Location` on the server itself may be absolute or relative.
     let own = format!("http://{host}:{}/", addr.port());
+    // Each server has its own cookies for persistence.
+    let name = |cookie: &str| cookie.split('=').next().map(str::to_owned);
+    let is_of_origin = |cookie: &&str| COOKIES.iter().any(|known| name(known) == name(cookie));
     let value = |field: &str| match (field, response.headers.get(field)?) {
         ("location", place) => Some(place.replace(&own, "/")),
-        ("set-cookie", _) => Some(response.headers.all(field).collect::<Vec<_>>().join(" + ")),
+        ("set-cookie", _) => Some(response.headers.all(field).filter(is_of_origin).collect::<Vec<_>>().join(" + ")),
         ("content-type", _) if !is_success || response.body.is_empty() => None,
         (_, value) => Some(value.to_owned()),
     };

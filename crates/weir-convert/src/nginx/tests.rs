@@ -75,7 +75,7 @@ routes:
         regex_uri: ["^/orders/(.*)", /$1]
         headers: { set: { X-Tenant: a } }
       reverse-rewrite:
-        redirects: [{ from: "http://orders/", to: /orders/ }]
+        redirects: [{ from: http://orders/, to: /orders/ }]
   # nginx.conf:11: location /orders/
   - id: location-orders-2
     uri: /orders
