@@ -137,7 +137,7 @@ fn the_weights_of_a_canary_are_of_at_least_a_hundred() {
 }
 
 #[test]
-fn what_responses_say_of_their_service_is_rewritten() {
+fn redirects_and_cookies_of_a_service_are_rewritten() {
     let rules = |annotations: &[(&str, &str)]| {
         let (settings, remarks) = treated(annotations);
         let told =
