@@ -294,6 +294,44 @@ fn a_response_says_when_it_was_made<C: ClientSide, U: UpstreamSide>() {
     }
 }
 
+fn redirects_and_cookies_of_an_upstream_are_rewritten<C: ClientSide, U: UpstreamSide>() {
+    let origin = U::origin(|exchange| {
+        let fields = [
+            ("Location", "http://app.internal:8080/a?b=c"),
+            ("Set-Cookie", "one=1; Domain=app.internal; Path=/a"),
+            ("Set-Cookie", "two=2"),
+            ("Set-Cookie", "three=3; Path=/; SameSite=None"),
+        ];
+        exchange.answer(302, &fields, "there");
+    });
+    let plugin = "reverse-rewrite: { \
+        redirects: [{ from: \"http://app.internal:8080/\", to: \"https://$http_x_host/\" }], \
+        cookie_domains: [{ from: app.internal, to: $http_x_host }], cookie_paths: [{ from: /, to: /app/ }], \
+        cookie_flags: [{ name: three, flags: [samesite=lax] }] }";
+    let route = format!(
+        "id: all, uri: /*, upstream: {{ {}, persistence: {{ type: cookie, name: sticky }} }}, plugins: {{ {plugin} }}",
+        upstream::<U>(&[&origin]).trim().trim_start_matches('{').trim_end_matches('}')
+    );
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file_of::<C>(&[&route]));
+    let mut client = C::connect(&gateway);
+    let mut ask = |host: &str| {
+        let answer = client.ask("GET", "/a", &[("X-Host", host)], b"").expect("an answer");
+        let values = |name: &str| answer.fields.all(name).map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!((answer.status, &*answer.body), (302, "there"), "{host}");
+        (values("Location"), values("Set-Cookie"))
+    };
+    let (locations, cookies) = ask("shop.example");
+    assert_eq!(locations, ["https://shop.example/a?b=c"]);
+    assert_eq!(
+        cookies[..3],
+        ["one=1; Domain=shop.example; Path=/app/a", "two=2", "three=3; Path=/app/; SameSite=Lax"],
+        "{cookies:?}"
+    );
+    assert!(cookies.len() == 4 && cookies[3].contains("Path=/;"), "that of the gateway stays: {cookies:?}");
+    let (_, cookies) = ask("shop.example; Path=/");
+    assert_eq!(cookies[0], "one=1; Domain=app.internal; Path=/app/a", "a client adds no attribute");
+}
+
 fn the_client_s_address_is_said_once_and_truly<C: ClientSide, U: UpstreamSide>() {
     let origin = U::origin(|exchange| {
         let fields = exchange.fields();
@@ -882,6 +920,7 @@ matrix! {
         a_waiting_client_is_told_to_go_on,
         responses_without_a_body_have_none,
         a_response_says_when_it_was_made,
+        redirects_and_cookies_of_an_upstream_are_rewritten,
         the_client_s_address_is_said_once_and_truly,
         an_answer_of_the_gateway_to_head_names_no_type,
         an_early_response_passes,

@@ -1,8 +1,9 @@
 //! Ingresses with annotations of ingress-nginx.
 
 use serde_json::{Value, json};
-use weir_testkit::{Answer, Client, DEADLINE, Origin, Request, eventually, free_port};
+use weir_testkit::{Answer, Client, DEADLINE, Origin, Reading, Request, eventually, free_port};
 
+use crate::control_plane::ControlPlane;
 use crate::edge::weir;
 use crate::objects::service;
 use crate::stand_in::StandIn;
@@ -92,4 +93,58 @@ fn a_default_backend_makes_the_pages_of_errors() {
     assert_eq!(ask("/gone"), Some((410, "GET / 404 text/html /gone shop web web -".to_owned())));
     drop(web);
     assert_eq!(ask("/a"), Some((410, "GET / 502 text/html /a shop web web -".to_owned())));
+}
+
+/// Annotations of an Ingress in a real cluster change what clients are told of a service's address, and come and go without a restart.
+#[test]
+fn redirects_and_cookies_of_a_service_are_rewritten_as_annotations_of_a_real_ingress_say() {
+    let Some(plane) = ControlPlane::start() else { return };
+    let web = plane.beside(|| {
+        Origin::scripted_at(([0, 0, 0, 0], 0).into(), Reading::Strict, |connection| {
+            while connection.request().is_ok() {
+                let cookie = "Set-Cookie: a=1; Domain=web.internal; Path=/one/x\r\n";
+                let place = "Location: http://web.internal/one/x\r\n";
+                if connection.send(format!("HTTP/1.1 302 Found\r\n{place}{cookie}Content-Length: 0\r\n\r\n")).is_err() {
+                    return;
+                }
+            }
+        })
+    });
+    plane.define_gateway_api();
+    plane.create("/api/v1/namespaces", &json!({ "metadata": { "name": "shop" } }));
+    let [mut object, slice] = service("web", ControlPlane::endpoint(web.addr().port()));
+    object["spec"]["clusterIP"] = Value::Null;
+    let annotated = |annotations: &[(&str, &str)]| {
+        let named = |(name, value): &(&str, &str)| (format!("nginx.ingress.kubernetes.io/{name}"), (*value).into());
+        let [class, ingress] = ingress(Value::Object(annotations.iter().map(named).collect()));
+        plane.apply(&class);
+        plane.apply(&ingress);
+    };
+    plane.apply(&object);
+    plane.apply(&slice);
+    annotated(&[]);
+    let file = plane.node_with("adopt_ingress_nginx: true");
+    let _node = plane.beside(|| weir().start(&format!("{file}listen: [\":8080\"]\n")));
+    let told = || {
+        let request = "GET /one/x HTTP/1.1\r\nHost: shop.example\r\n\r\n";
+        let ask = || Client::try_connect(([127, 0, 0, 1], 8080).into()).ok()?.ask(request).ok();
+        let answer = plane.beside(ask)?;
+        Some([answer.headers.get("location")?.to_owned(), answer.headers.get("set-cookie")?.to_owned()])
+    };
+    let wait = |what: &str, wanted: [&str; 2]| {
+        eventually(what, DEADLINE * 3, || told().is_some_and(|told| told == wanted));
+    };
+    let unchanged = ["http://web.internal/one/x", "a=1; Domain=web.internal; Path=/one/x"];
+    wait("the service answers", unchanged);
+    annotated(&[
+        ("proxy-redirect-from", "http://web.internal/one/"),
+        ("proxy-redirect-to", "http://$host/"),
+        ("proxy-cookie-domain", "web.internal shop.example"),
+        ("proxy-cookie-path", "/one/ /"),
+    ]);
+    wait("both are rewritten", ["http://shop.example/x", "a=1; Domain=shop.example; Path=/x"]);
+    annotated(&[("proxy-redirect-from", "~*^HTTP://([a-z]+)[.]internal/(.*)$"), ("proxy-redirect-to", "/$1/$2")]);
+    wait("an expression is found", ["/web/one/x", unchanged[1]]);
+    annotated(&[("proxy-redirect-from", "off"), ("proxy-cookie-path", "off")]);
+    wait("both pass", unchanged);
 }

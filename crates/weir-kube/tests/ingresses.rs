@@ -257,13 +257,46 @@ fn certificates_of_clients_are_told_to_all_services_of_the_host_in_place_of_what
     let beside = ingress("b", &[], &[("/b", "web")]);
     let found = translated(&[guarded, beside.clone(), AUTHORITY.to_owned(), service("web", Some("10.0.0.1"))]);
     let told = json!({
-        "ssl-client-verify": "$ssl_client_verify", "ssl-client-subject-dn": "$ssl_client_s_dn", "ssl-client-issuer-dn": "$ssl_client_i_dn",
+        "ssl-client-cert": "", "ssl-client-verify": "$ssl_client_verify", "ssl-client-subject-dn": "$ssl_client_s_dn",
+        "ssl-client-issuer-dn": "$ssl_client_i_dn",
     });
     for id in ["ingress_shop_a_0", "ingress_shop_b_0"] {
         assert_eq!(resource(&found, id)["plugins"]["proxy-rewrite"]["headers"]["set"], told, "{id}");
     }
     let alone = translated(&[beside, service("web", Some("10.0.0.1"))]);
     assert_eq!(resource(&alone, "ingress_shop_b_0")["plugins"]["proxy-rewrite"], Value::Null);
+}
+
+#[test]
+fn subjects_of_certificates_are_demanded_on_all_paths_of_the_host_and_of_a_default_backend() {
+    let annotations = [
+        ("auth-tls-secret", "shop/ca"),
+        ("auth-tls-match-cn", "CN=a"),
+        ("auth-tls-pass-certificate-to-upstream", "true"),
+        ("whitelist-source-range", "10.0.0.0/8"),
+        ("denylist-source-range", "10.0.0.0/16"),
+    ];
+    let guarded = ingress("a", &annotations, &[("/", "web")]);
+    let beside = ingress("b", &[], &[("/b", "web")]);
+    let mut alone: Value = serde_json::from_str(guarded.trim_start_matches("---")).expect("JSON");
+    let backend = json!({ "service": { "name": "web", "port": { "number": 80 } } });
+    alone["spec"] = json!({ "ingressClassName": "nginx", "defaultBackend": backend, "tls": [{ "secretName": "tls" }] });
+    let others = [AUTHORITY.to_owned(), service("web", Some("10.0.0.1"))];
+    let of_host = translated(&[&[with_tls(&guarded, "h"), beside][..], &others].concat());
+    let of_default = translated(&[&[format!("---\n{alone}\n")][..], &others].concat());
+    let denied = json!([["remote_addr", "ipmatch", ["10.0.0.0/16"]]]);
+    let demanded = json!([["ssl_client_s_dn", "!", "~~", "CN=a"]]);
+    for (found, id, vars) in [
+        (&of_host, "ingress_shop_a_0", json!([denied, demanded])),
+        (&of_host, "ingress_shop_b_0", json!([demanded])),
+        (&of_default, "ingress_shop_a_default", json!([denied, demanded])),
+    ] {
+        let plugins = &resource(found, id)["plugins"];
+        assert_eq!(plugins["fault-injection"], json!({ "abort": { "http_status": 403, "vars": vars } }), "{id}");
+        let set = &plugins["proxy-rewrite"]["headers"]["set"];
+        assert_eq!(set["ssl-client-cert"], "$ssl_client_escaped_cert", "{id}: {set}");
+        assert_eq!(set["ssl-client-verify"], "$ssl_client_verify", "{id}: {set}");
+    }
 }
 
 #[test]

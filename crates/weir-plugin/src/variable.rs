@@ -186,6 +186,8 @@ variables! {
     TlsClientFingerprint = "ssl_client_fingerprint",
     /// The client's certificate as PEM.
     TlsClientCertificate = "ssl_client_raw_cert",
+    /// The same, percent-encoded, so that it can stand in a header field: all but letters, digits, `-`, `.`, `_` and `~`.
+    TlsClientEscapedCertificate = "ssl_client_escaped_cert",
     /// The URIs among the alternative names (SAN) of the client's certificate, such as a SPIFFE ID: a list. As a text, they are separated by commas. Names with a comma, a space or a control character are left out, and those after the 64th.
     TlsClientSanUri = "ssl_client_san_uri",
     /// The DNS names among the alternative names of the client's certificate, in lower case, likewise.

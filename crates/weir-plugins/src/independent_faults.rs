@@ -242,6 +242,11 @@ const WITH_SEVERAL_FAULTS: &[(&str, &str, &[&str])] = &[
         &["headers.set.a b", "body", "vars[0]"],
     ),
     (
+        "reverse-rewrite",
+        "{ redirects: [{ to: a }, { regex: '(', to: \"a\\nb\" }], cookie_flags: [{ name: a, regex: b, flags: [secure, nosecure] }] }",
+        &["cookie_flags[0].flags", "redirects[0]", "redirects[1].regex", "redirects[1].to", "cookie_flags[0]"],
+    ),
+    (
         "skywalking-logger",
         "{ endpoint_addr: 'no url', include_req_body: true, include_req_body_expr: [[a]] }",
         &["include_req_body_expr[0]", "endpoint_addr"],

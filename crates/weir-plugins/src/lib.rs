@@ -123,6 +123,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<observe::request_id::RequestId>(),
     Entry::of::<security::request_validation::RequestValidation>(),
     Entry::of::<transform::response_rewrite::ResponseRewrite>().answering(),
+    Entry::of::<transform::reverse_rewrite::ReverseRewrite>(),
     Entry::of::<observe::skywalking::Skywalking>(),
     Entry::described::<log::skywalking_logger::SkywalkingLogger>().on_streams(),
     Entry::described::<log::sls_logger::SlsLogger>().on_streams(),

@@ -32,8 +32,10 @@ struct ConvertedCase {
 }
 
 /// Fields of responses that are compared.
-const FIELDS: [&str; 11] = [
+const FIELDS: [&str; 13] = [
     "location",
+    "refresh",
+    "set-cookie",
     "content-type",
     "content-encoding",
     "cache-control",
@@ -46,9 +48,13 @@ const FIELDS: [&str; 11] = [
     "x-served-by",
 ];
 
-/// An origin that describes the request in its answer; the answer is long if the path says so.
+/// An origin that describes the request in its answer; the answer is long if the path says so. It redirects, and sets cookies, for names
+/// of its own if the path says so.
 fn echo(name: &'static str) -> Origin {
     Origin::reading(Reading::Strict, move |request: &Request| {
+        if request.target.ends_with("/moved") || request.target.ends_with("/page") {
+            return moved(request);
+        }
         let fields = ["host", "x-tenant", "x_tenant", "x-api-version", "authorization", "x-api-key"];
         // An empty field and a missing one are treated as the same.
         let told = fields.map(|field| format!("{field}={}", request.headers.get(field).unwrap_or_default()));
@@ -56,6 +62,24 @@ fn echo(name: &'static str) -> Origin {
         let body = format!("{name} {} {} {}{more}", request.method, request.target, told.join(" "));
         Answer::with(200, "X-Origin: yes\r\nContent-Type: text/css\r\n", body)
     })
+}
+
+/// The cookies of an origin that redirects.
+const COOKIES: [&str; 3] = [
+    "session=1; Domain=inner.example; Path=/app/x",
+    "tmp_a=2; Domain=A.internal; Path=/one/x; Secure",
+    "Session=3; Path=/; SameSite=none; HttpOnly",
+];
+
+fn moved(request: &Request) -> Answer {
+    let host = request.headers.get("host").unwrap_or_default();
+    let place = match request.target.ends_with("/page") {
+        true => "http://Inner.Example/about".to_owned(),
+        false => format!("http://{host}{}/next?a=b", request.target),
+    };
+    let cookies: String = COOKIES.iter().map(|cookie| format!("Set-Cookie: {cookie}\r\n")).collect();
+    let refresh = format!("Refresh: 5; url=http://{host}/app/later\r\n");
+    Answer::with(302, &format!("Location: {place}\r\n{refresh}{cookies}"), "")
 }
 
 /// Two origins, and a file with their addresses.
@@ -100,8 +124,12 @@ fn told(addr: SocketAddr, (method, target, host, fields): ConvertedRequest) -> S
     let is_success = (200..300).contains(&response.status);
     // A `Location` on the server itself may be absolute or relative.
     let own = format!("http://{host}:{}/", addr.port());
+    // Each server has its own cookies for persistence.
+    let name = |cookie: &str| cookie.split('=').next().map(str::to_owned);
+    let is_of_origin = |cookie: &&str| COOKIES.iter().any(|known| name(known) == name(cookie));
     let value = |field: &str| match (field, response.headers.get(field)?) {
         ("location", place) => Some(place.replace(&own, "/")),
+        ("set-cookie", _) => Some(response.headers.all(field).filter(is_of_origin).collect::<Vec<_>>().join(" + ")),
         ("content-type", _) if !is_success || response.body.is_empty() => None,
         (_, value) => Some(value.to_owned()),
     };

@@ -142,6 +142,33 @@ fn redirects() {
 }
 
 #[test]
+fn redirects_and_cookies_of_services() {
+    let unchanged = "302 location=http://inner.example/one/x set-cookie=a=1; Domain=inner.example; Path=/one/x";
+    Cluster::new().check(&[
+        one_rule(
+            &[("proxy-redirect-from", "http://inner.example/one/"), ("proxy-redirect-to", "https://$host/two/")],
+            &[(get("/moved", "h"), "302 location=https://h/two/x set-cookie=a=1; Domain=inner.example; Path=/one/x")],
+        ),
+        one_rule(
+            &[("proxy-redirect-from", "~^http://([a-z]+)\\.example/(.*)$"), ("proxy-redirect-to", "/$1/$2")],
+            &[(get("/moved", "h"), "302 location=/inner/one/x ")],
+        ),
+        one_rule(
+            &[("proxy-cookie-domain", "Inner.example h"), ("proxy-cookie-path", "/one/ /")],
+            &[(get("/moved", "h"), "location=http://inner.example/one/x set-cookie=a=1; Domain=h; Path=/x")],
+        ),
+        one_rule(
+            &[("proxy-cookie-domain", "other.example h"), ("proxy-redirect-from", "default")],
+            &[(get("/moved", "h"), unchanged)],
+        ),
+        one_rule(
+            &[("proxy-cookie-path", "/one/ /two/"), ("affinity", "cookie"), ("session-cookie-path", "/one/")],
+            &[(get("/moved", "h"), "Path=/two/x set-cookie=INGRESSCOOKIE="), (get("/moved", "h"), "; Path=/one/;")],
+        ),
+    ]);
+}
+
+#[test]
 fn limits_and_access() {
     Cluster::new().check(&[
         one_rule(

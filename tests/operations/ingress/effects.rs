@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use weir_testkit::Authority;
+use weir_testkit::{Authority, Client, TlsClient};
 
 use super::{Cluster, convert, ingress};
 
@@ -29,7 +29,19 @@ const ROWS: &[Row] = &[
     (&[("relative-redirects", "true")], Nothing),
     (&[("preserve-trailing-slash", "true")], Nothing),
     (&[("proxy-redirect-from", "off")], Nothing),
-    (&[("proxy-redirect-from", "http://a/"), ("proxy-redirect-to", "http://b/")], Left("`Location` of responses")),
+    (&[("proxy-redirect-from", "default"), ("proxy-redirect-to", "http://b/")], Nothing),
+    (
+        &[("proxy-redirect-from", "http://a/"), ("proxy-redirect-to", "http://b/")],
+        Sets(&[("/plugins/reverse-rewrite/redirects", r#"[{"from": "http://a/", "to": "http://b/"}]"#)]),
+    ),
+    (
+        &[("proxy-redirect-from", "~*^http://(a+)/"), ("proxy-redirect-to", "https://$1.example/")],
+        Sets(&[(
+            "/plugins/reverse-rewrite/redirects",
+            r#"[{"regex": "^http://(a+)/", "to": "https://$1.example/", "ignore_case": true}]"#,
+        )]),
+    ),
+    (&[("proxy-redirect-from", "/"), ("proxy-redirect-to", "/$1/")], Left("`$1` is not a variable here")),
     (&[("satisfy", "all")], Nothing),
     (
         &[("satisfy", "any"), ("auth-url", "http://127.0.0.1:9/check"), ("whitelist-source-range", "127.0.0.0/8")],
@@ -56,9 +68,10 @@ const ROWS: &[Row] = &[
         Refused("allowed addresses could claim the fields"),
     ),
     (&[("auth-tls-verify-client", "optional_no_ca")], Refused("must be valid, use `optional`")),
-    (&[("auth-tls-match-cn", "CN=a")], Refused("by its common name")),
+    (&[("auth-tls-match-cn", "CN=a")], Refused("no certificate is asked for")),
+    (&[("auth-tls-match-cn", "a")], Refused("does not begin with `CN=`")),
     (&[("auth-tls-pass-certificate-to-upstream", "false")], Nothing),
-    (&[("auth-tls-pass-certificate-to-upstream", "true")], Refused("are not passed on")),
+    (&[("auth-tls-pass-certificate-to-upstream", "true")], Nothing),
     (&[("auth-tls-error-page", "https://a/")], Left("the handshake fails")),
     (&[("enable-global-auth", "false")], Nothing),
     (&[("auth-always-set-cookie", "true")], Nothing),
@@ -173,8 +186,16 @@ const ROWS: &[Row] = &[
     (&[("proxy-ssl-verify", "off"), ("proxy-ssl-verify-depth", "2"), ("proxy-ssl-server-name", "on")], Nothing),
     (&[("proxy-ssl-ciphers", "HIGH"), ("proxy-ssl-protocols", "TLSv1.3")], Nothing),
     (&[("proxy-ssl-name", "inner")], Sets(&[("/upstream/tls/server_name", r#""inner""#)])),
-    (&[("proxy-cookie-domain", "a b")], Left("Cookies of the upstream are passed on unchanged")),
-    (&[("proxy-cookie-path", "/a /b")], Left("Cookies of the upstream are passed on unchanged")),
+    (&[("proxy-cookie-domain", "off"), ("proxy-cookie-path", "off")], Nothing),
+    (&[("proxy-cookie-domain", "a")], Left("`a` is not `off`, or two words")),
+    (&[("proxy-cookie-path", "/a /;")], Left("which ingress-nginx does not allow there")),
+    (
+        &[("proxy-cookie-domain", "a b"), ("proxy-cookie-path", "/a /b")],
+        Sets(&[(
+            "/plugins/reverse-rewrite",
+            r#"{"cookie_domains": [{"from": "a", "to": "b"}], "cookie_paths": [{"from": "/a", "to": "/b"}]}"#,
+        )]),
+    ),
     (
         &[
             ("mirror-target", "http://127.0.0.1:9$request_uri"),
@@ -308,6 +329,51 @@ fn certificates_of_clients_are_demanded_as_annotations_say() {
     let client = &document["ssls"][0]["client"];
     assert_eq!((&client["mode"], &client["depth"]), (&json!("optional"), &json!(3)), "{yaml}");
     assert!(client["ca"].as_str().is_some_and(|ca| ca.contains("BEGIN CERTIFICATE")), "{yaml}");
+}
+
+#[test]
+fn certificates_of_clients_reach_all_services_of_a_host_and_other_subjects_none() {
+    let authority = Authority::of_tests();
+    let [own, orders, other] = ["h", "orders", "order"].map(|name| authority.identity(&[name]));
+    let secret = |name: &str, data: Value| {
+        let metadata = json!({ "name": name, "namespace": "shop" });
+        format!("---\n{}\n", json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data }))
+    };
+    let annotations = [
+        ("auth-tls-secret", "shop/ca"),
+        ("auth-tls-verify-client", "optional"),
+        ("auth-tls-match-cn", "CN=orders(,|$)"),
+        ("auth-tls-pass-certificate-to-upstream", "true"),
+        ("whitelist-source-range", "127.0.0.0/8"),
+        ("denylist-source-range", "192.0.2.0/24"),
+    ];
+    let manifests = ingress("a", &annotations, &["h /a Prefix one"])
+        + "  tls: [{ hosts: [h], secretName: own }]\n"
+        + &ingress("b", &[], &["h /b Prefix two"])
+        + &secret("ca", json!({ "ca.crt": authority.certificate }))
+        + &secret("own", json!({ "tls.crt": own.certificate, "tls.key": own.key }));
+    let cluster = Cluster::new();
+    let (gateway, _) = cluster.serve(&manifests);
+    let ask = |target: &str, tls: &TlsClient| {
+        let mut client = Client::connect_tls(gateway.tls_addr(), tls, "h").expect("a connection");
+        let forged = "ssl-client-cert: forged\r\nssl-client-verify: SUCCESS\r\nssl-client-subject-dn: CN=orders\r\n";
+        client.ask(format!("GET {target} HTTP/1.1\r\nHost: h\r\n{forged}\r\n")).expect("an answer").status
+    };
+    let escape = |byte: u8| match byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    let escaped: String = orders.certificate.replace("\r\n", "\n").bytes().map(escape).collect();
+    for (target, service) in [("/a", 0), ("/b", 1)] {
+        assert_eq!(ask(target, &TlsClient::known_as(authority, &other)), 403, "{target}");
+        assert_eq!(ask(target, &TlsClient::trusting(authority)), 403, "{target}");
+        assert_eq!(ask(target, &TlsClient::known_as(authority, &orders)), 200, "{target}");
+        let requests = cluster.services[service].requests();
+        assert_eq!(requests.len(), 1, "{target}");
+        let told = ["ssl-client-cert", "ssl-client-verify", "ssl-client-subject-dn"]
+            .map(|name| requests[0].headers.all(name).collect::<Vec<_>>().join(" + "));
+        assert_eq!(told, [&*escaped, "SUCCESS", "CN=orders"], "{target}");
+    }
 }
 
 /// The reference is made from the table by which annotations are read.

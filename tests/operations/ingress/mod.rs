@@ -103,9 +103,13 @@ endpoints: [{{ addresses: [127.0.0.1] }}]
     }
 }
 
-/// A service that tells what it was asked.
+/// A service that tells what it was asked. Below `/moved` it redirects, and sets a cookie, as if clients knew it by another name.
 fn echo(name: &'static str) -> Origin {
     Origin::reading(Reading::Strict, move |request: &Request| {
+        if request.target.starts_with("/moved") {
+            let cookie = "Set-Cookie: a=1; Domain=inner.example; Path=/one/x\r\n";
+            return Answer::with(302, &format!("Location: http://inner.example/one/x\r\n{cookie}"), "");
+        }
         let fields = ["x-forwarded-prefix", "x-user", "cookie", "authorization"];
         let told = fields.iter().filter_map(|field| Some(format!("{field}={}", request.headers.get(field)?)));
         let host = request.headers.get("host").unwrap_or_default();

@@ -69,6 +69,10 @@ const CARRIED: &[&str] = &[
     "limit_rate_after",
     "add_header",
     "proxy_hide_header",
+    "proxy_redirect",
+    "proxy_cookie_domain",
+    "proxy_cookie_path",
+    "proxy_cookie_flags",
     "gzip",
     "gzip_types",
     "gzip_min_length",
@@ -266,7 +270,7 @@ const INSTEAD: &[(&str, &str)] = &[
     ("map", "write routes with `vars`, one for each case"),
     ("geo", "write routes with `remote_addrs`, one for each case"),
     ("split_clients", "write `traffic-split`"),
-    ("set_cookie_flag", "cookies of the upstream are passed on unchanged"),
+    ("set_cookie_flag", "write `reverse-rewrite` with `cookie_flags`"),
     ("set_by_lua", LUA),
     ("set", "variables cannot be defined; write routes with `vars`"),
     ("stub_status", STATUS),
@@ -280,7 +284,6 @@ const INSTEAD: &[(&str, &str)] = &[
     ("ssl_trusted_certificate", "OCSP stapling is not supported"),
     ("proxy_next_upstream_timeout", "see `retry_timeout` of the upstream"),
     ("proxy_bind", "the system chooses the local address of connections to upstreams"),
-    ("proxy_cookie_", "cookies of the upstream are passed on unchanged"),
     ("proxy_set_body", "write `body-transformer` with a template for the body of the request"),
     (
         "proxy_request_buffering",
@@ -324,11 +327,10 @@ const INSTEAD: &[(&str, &str)] = &[
     ("vhost_traffic_status", STATUS),
     ("nchan_", "write a hub, whose subscribers get events by webhooks and event streams"),
     ("push_stream_", "write a hub, whose subscribers get events by webhooks and event streams"),
-    ("cookie_flag", "cookies of the upstream are passed on unchanged"),
+    ("cookie_flag", "write `reverse-rewrite` with `cookie_flags`"),
     ("balancer_by_lua", LUA),
     ("keyval", "values cannot be set at run time; change routes by the Admin API"),
     ("oidc_provider", "its options are those of `openid-connect`"),
-    ("proxy_redirect", "`Location` of the upstream is passed on unchanged; see `response-rewrite`"),
     ("ssl_ciphers", "ciphers cannot be set; they are Mozilla's intermediate ones"),
     ("charset", "the `Content-Type` of the upstream is passed on unchanged"),
     (
@@ -500,7 +502,6 @@ pub(super) fn is_off(directive: &Directive) -> bool {
 /// Whether a directive without a counterpart says what Weir does anyway.
 pub(super) fn is_as_here(directive: &Directive) -> bool {
     let as_here = [
-        ("proxy_redirect", "off"),
         ("charset", "off"),
         ("merge_slashes", "on"),
         ("proxy_ignore_client_abort", "off"),

@@ -33,6 +33,7 @@ mod policies;
 mod proxy;
 mod redirects;
 mod referers;
+mod reverse;
 mod rewrite;
 mod routes;
 mod scope;

@@ -25,7 +25,6 @@ pub(super) fn members(conversion: &mut Conversion, scope: &BlockScope, pass: &Di
         target_choice::tell(conversion, &target, pass);
         return None;
     }
-    tell_redirects(conversion, scope, &target, pass);
     let rest = upstream_members(conversion, scope, &target, pass);
     let mut members = vec![upstream(conversion, &target, rest)];
     members.extend(timeout(scope, target.scheme));
@@ -50,18 +49,6 @@ pub(super) fn upstream(conversion: &mut Conversion, target: &PassTarget, rest: Y
 /// The `upstream` block that a target names.
 pub(super) fn block<'a>(conversion: &Conversion<'a>, target: &PassTarget) -> Option<&'a Directive> {
     conversion.http.iter().find(|block| block.name == "upstream" && block.argument(0) == target.authority)
-}
-
-/// Reports once that `Location` is passed on as it is, if upstreams get a `Host` that they may put into it.
-fn tell_redirects(conversion: &mut Conversion, scope: &BlockScope, target: &PassTarget, pass: &Directive) {
-    let is_own = host(conversion, scope, target).is_some_and(|host| host == target.authority);
-    // Responses of gRPC lead nowhere else.
-    let redirects = !target.scheme.starts_with("grpc");
-    if is_own && redirects && scope.value("proxy_redirect").is_none() {
-        let text = "a `Location` with the URL of `proxy_pass`, here and elsewhere, is passed on unchanged; nginx replaces the \
-                    URL by the path of the location";
-        conversion.differs_here_first("Location", &pass.place, text);
-    }
 }
 
 fn node(target: &PassTarget) -> String {
@@ -242,11 +229,6 @@ pub(super) fn rewritten<'a>(
         (Some(path), _) if let Some(why) = pass_path::refused(path) => pass_path::tell_lost(conversion, pass, why),
         (Some(path), Matching::Exact(_)) => members.push(("uri".to_owned(), Yaml::text(path))),
         (Some(path), Matching::Prefix { path: prefix, .. }) if path != prefix => {
-            if scope.value("proxy_redirect") != Some("off") {
-                let text = "`Location` of the upstream is passed on unchanged; nginx replaces the URL of `proxy_pass` in it by the path of the \
-                            location, unless `proxy_redirect` is off";
-                conversion.differs(&pass.place, format!("`proxy_pass` in `location {prefix}`: {text}"));
-            }
             let pair = [format!("^{}(.*)", regex_quoted(prefix)), format!("{path}$1")];
             members.push(("regex_uri".to_owned(), Yaml::texts(pair)));
         }

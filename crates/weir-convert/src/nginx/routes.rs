@@ -8,7 +8,7 @@ use super::selector::{ServerBlock, ServerSelector};
 use super::syntax::Directive;
 use super::target_split::SplitTarget;
 use super::{access, auth_request, client_address, echo, error_pages, mirroring};
-use super::{policies, proxy, redirects, sign_in, target_cases, target_split};
+use super::{policies, proxy, redirects, reverse, sign_in, target_cases, target_split};
 use crate::answer::answer;
 use crate::login::refusal;
 use crate::output::{ConvertedResource, one_or_many};
@@ -402,7 +402,10 @@ fn proxied(
         None => proxy::members(conversion, scope, pass),
     };
     match target {
-        Some(target) => (plugins, target),
+        Some(target) => {
+            plugins.extend(reverse::plugin(conversion, scope, pass, matching));
+            (plugins, target)
+        }
         None => {
             if !is_closed {
                 conversion.lost(&pass.place, format!("`{}`: the route answers with 502", pass.head()));

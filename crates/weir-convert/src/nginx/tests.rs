@@ -49,7 +49,6 @@ http {
         yaml,
         r#"# To be checked:
 #   nginx.conf:11: behaves differently: `location /orders/`: `%2F` in a path is no slash; nginx decodes it before it chooses a location, and sends paths on as they came, not normalised; see `allow_encoded_slashes`
-#   nginx.conf:12: behaves differently: `proxy_pass` in `location /orders/`: `Location` of the upstream is passed on unchanged; nginx replaces the URL of `proxy_pass` in it by the path of the location, unless `proxy_redirect` is off
 
 listen: ":80"
 worker_processes: auto
@@ -75,6 +74,8 @@ routes:
       proxy-rewrite:
         regex_uri: ["^/orders/(.*)", /$1]
         headers: { set: { X-Tenant: a } }
+      reverse-rewrite:
+        redirects: [{ from: http://orders/, to: /orders/ }]
   # nginx.conf:11: location /orders/
   - id: location-orders-2
     uri: /orders
@@ -104,8 +105,6 @@ server {
             "5: not converted: `proxy_pass http://$backend`: a variable cannot select the upstream; write a route with \
              `vars` and an upstream for each value of `$backend`",
             "5: not converted: `proxy_pass http://$backend`: the route answers with 502",
-            "3: behaves differently: a `Location` with the URL of `proxy_pass`, here and elsewhere, is passed on unchanged; \
-             nginx replaces the URL by the path of the location",
         ]
     );
 }
@@ -1011,7 +1010,6 @@ server {
             "`large_client_header_buffers 4 8k`",
             "`ssl_conf_command a b`",
             "`proxy_ssl_ciphers HIGH`",
-            "`proxy_redirect http://a/ /`",
             "`location @named`",
             "`access_log syslog:server=a`",
             "`access_log /var/log/b combined if=$arg_x`",

@@ -88,6 +88,7 @@ fn is_of_handshakes(variable: &Variable) -> bool {
             | TlsClientSerial
             | TlsClientFingerprint
             | TlsClientCertificate
+            | TlsClientEscapedCertificate
             | TlsClientSanUri
             | TlsClientSanDns
             | TlsClientSanEmail

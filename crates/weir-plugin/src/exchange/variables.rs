@@ -194,6 +194,9 @@ impl Exchange {
             Variable::TlsClientSerial => certificate(self, |certificate| &certificate.serial),
             Variable::TlsClientFingerprint => certificate(self, |certificate| &certificate.fingerprint),
             Variable::TlsClientCertificate => certificate(self, |certificate| &certificate.pem),
+            Variable::TlsClientEscapedCertificate => {
+                certificate(self, |certificate| &certificate.pem).map(|pem| Cow::Owned(form::encoded(&pem)))
+            }
             Variable::TlsClientSanUri => names(self, |certificate| &certificate.san_uri),
             Variable::TlsClientSanDns => names(self, |certificate| &certificate.san_dns),
             Variable::TlsClientSanEmail => names(self, |certificate| &certificate.san_email),

@@ -15,3 +15,4 @@ pub(crate) mod grpc_web;
 pub(crate) mod gzip;
 pub(crate) mod proxy_rewrite;
 pub(crate) mod response_rewrite;
+pub(crate) mod reverse_rewrite;

@@ -9,9 +9,12 @@ mod given;
 mod limits;
 mod others;
 mod redirects;
+mod reverse;
 mod routing;
 mod upstream;
 mod variables;
+
+use regex::RegexBuilder;
 
 use super::settings::IngressSettings;
 use given::{Given, Reads};
@@ -86,11 +89,21 @@ const fn annotation(
     Annotation { name, reads, fate, is_needed, becomes }
 }
 
+/// The largest compiled expression, in bytes: nodes compile none that is larger.
+const MOST_COMPILED: usize = 1 << 20;
+
+/// Whether an expression in a value can be compiled.
+fn check_expression(text: &str) -> Result<(), String> {
+    let compiled = RegexBuilder::new(text).size_limit(MOST_COMPILED).build();
+    compiled.map(drop).map_err(|_| format!("`{text}` is not a regular expression that can be served"))
+}
+
 /// All annotations, in the order in which they are applied.
 pub fn table() -> impl Iterator<Item = &'static Annotation> {
-    let parts: [&[Annotation]; 10] = [
+    let parts: [&[Annotation]; 11] = [
         routing::TABLE,
         redirects::TABLE,
+        reverse::TABLE,
         access::TABLE,
         auth::TABLE,
         cors::TABLE,
@@ -174,6 +187,7 @@ pub(super) fn unread(given: &Given) -> Vec<Remark> {
 }
 
 pub(super) use given::Given as Annotations;
+pub(super) use reverse::PLUGIN as REVERSE_REWRITE;
 
 #[cfg(test)]
 mod tests;

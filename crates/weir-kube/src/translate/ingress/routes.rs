@@ -8,6 +8,7 @@ use super::super::backends::ServiceBackends;
 use super::super::expressions::Expressions;
 use super::super::policies::PluginPolicies;
 use super::super::reach;
+use super::annotations::REVERSE_REWRITE;
 use super::canaries;
 use super::certificates::TlsHosts;
 use super::claimed::Claimed;
@@ -115,9 +116,8 @@ impl RouteWriter<'_, '_> {
     /// Has the services of a host with client certificates told of them. Where the policy of another Ingress has the fields of requests to
     /// itself, this says so in an Event: the Ingress with certificates must not close that one's paths.
     fn tell_client(&mut self, host: &str, site: &IngressSite, claimed: &Claimed, keys: &mut Map<String, Value>) {
-        if site.client_owner().is_none() {
-            return;
-        }
+        let Some(owner) = site.client_owner() else { return };
+        demand_subject(keys, owner);
         let policies = self.policies.of_object(&claimed.object(), None);
         let is_taken = policies.plugin_names().any(|name| name == "proxy-rewrite");
         if is_taken && claimed.settings.client_certificates.is_none() {
@@ -127,7 +127,7 @@ impl RouteWriter<'_, '_> {
             self.translation.events.push(claimed.event(EventKind::Warning, "FieldsNotSet", message));
             return;
         }
-        tell_client(keys);
+        tell_client(keys, owner);
     }
 
     /// Adds where the requests of a path go: to its Service, or to the default backend of the Ingress in place of it.
@@ -240,8 +240,13 @@ impl RouteWriter<'_, '_> {
     }
 
     /// The plugins and time-outs of an Ingress at a host.
-    fn behaviour(&self, host: &str, claimed: &Claimed, redirects: bool) -> Result<Map<String, Value>, String> {
+    fn behaviour(&mut self, host: &str, claimed: &Claimed, redirects: bool) -> Result<Map<String, Value>, String> {
         let settings = &claimed.settings;
+        // They are compiled as those of paths are, and count with them.
+        let rules = settings.plugins.get(REVERSE_REWRITE).into_iter().flat_map(expressions);
+        for expression in rules.chain(settings.client_subject.as_deref()) {
+            self.expressions.check(&claimed.ingress.metadata.namespace, expression)?;
+        }
         let mut plugins = settings.plugins.clone();
         if redirects && !plugins.contains_key("redirect") {
             let to_https = json!({ "http_to_https": true, "http_to_https_code": 308, "https_port": 443 });
@@ -338,7 +343,13 @@ impl RouteWriter<'_, '_> {
         let mut value = self.beginning("", claimed, conditions);
         let keys = match claimed.is_refused || self.tls.is_unproved("") {
             true => Ok(closed()),
-            false => self.default_keys("", claimed, backend).and_then(|keys| self.with_policy(claimed, keys)),
+            false => self.default_keys("", claimed, backend).and_then(|mut keys| {
+                if claimed.settings.client_certificates.is_some() {
+                    demand_subject(&mut keys, claimed);
+                    tell_client(&mut keys, claimed);
+                }
+                self.with_policy(claimed, keys)
+            }),
         };
         value.extend(keys.unwrap_or_else(|problem| {
             let message = format!("`defaultBackend`: {problem}; it is answered with 503");
@@ -355,7 +366,8 @@ impl RouteWriter<'_, '_> {
         claimed: &Claimed,
         backend: &IngressBackend,
     ) -> Result<Map<String, Value>, String> {
-        let mut keys = self.behaviour(host, claimed, self.redirects(host, claimed))?;
+        let redirects = self.redirects(host, claimed);
+        let mut keys = self.behaviour(host, claimed, redirects)?;
         keys.extend(self.target(claimed, backend, CookieScope::default())?);
         Ok(keys)
     }
@@ -398,14 +410,32 @@ fn is_challenge(path: &SitePath) -> bool {
     path.path.path.starts_with(CHALLENGES) && path.claimed.settings.client_certificates.is_none()
 }
 
-/// What ingress-nginx tells services of the certificate of a client. Whatever the client says of it itself is replaced.
-fn tell_client(keys: &mut Map<String, Value>) {
+/// What ingress-nginx tells services of the certificate of a client, which `owner` asks for. Whatever the client says of it itself is
+/// replaced; an empty value removes the field.
+fn tell_client(keys: &mut Map<String, Value>, owner: &Claimed) {
     let fields = json!({
+        "ssl-client-cert": if owner.settings.passes_certificate { "$ssl_client_escaped_cert" } else { "" },
         "ssl-client-verify": "$ssl_client_verify",
         "ssl-client-subject-dn": "$ssl_client_s_dn",
         "ssl-client-issuer-dn": "$ssl_client_i_dn",
     });
     set_fields(keys, fields);
+}
+
+/// Refuses requests without a certificate of one of the subjects that `owner` demands, if it demands any.
+fn demand_subject(keys: &mut Map<String, Value>, owner: &Claimed) {
+    let Some(subject) = &owner.settings.client_subject else { return };
+    let abort = &mut plugin(keys, "fault-injection")["abort"];
+    let is_other = json!([["ssl_client_s_dn", "!", "~~", subject]]);
+    if abort.is_null() {
+        *abort = json!({ "http_status": 403, "vars": [] });
+    }
+    // One without conditions refuses all requests. That of denied addresses has the same status.
+    if let Some(vars) = abort.get_mut("vars").and_then(Value::as_array_mut)
+        && !vars.contains(&is_other)
+    {
+        vars.push(is_other);
+    }
 }
 
 /// Sets header fields of requests.
@@ -414,6 +444,12 @@ fn set_fields(keys: &mut Map<String, Value>, fields: Value) {
     for (name, value) in fields.as_object().into_iter().flatten() {
         set[name] = value.clone();
     }
+}
+
+/// The regular expressions in the rules of a plugin.
+fn expressions(options: &Value) -> impl Iterator<Item = &str> {
+    let rules = options.as_object().into_iter().flat_map(Map::values).filter_map(Value::as_array).flatten();
+    rules.filter_map(|rule| rule["regex"].as_str())
 }
 
 /// The options of a plugin of a route.

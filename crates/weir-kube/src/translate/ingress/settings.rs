@@ -35,6 +35,10 @@ pub(super) struct IngressSettings {
     pub passes_errors: bool,
     /// How certificates of clients are verified: `client` of `ssls`.
     pub client_certificates: Option<Value>,
+    /// An expression for the subjects of those that may send requests.
+    pub client_subject: Option<String>,
+    /// Services get the certificates.
+    pub passes_certificate: bool,
 }
 
 #[derive(Clone, Copy, Debug)]

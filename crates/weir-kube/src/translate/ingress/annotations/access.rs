@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{Annotation, Given, IngressSettings, NEEDED, OPTIONAL, Reads, Refused, Served, Told, With, annotation};
+use super::{
+    Annotation, Given, IngressSettings, NEEDED, OPTIONAL, Reads, Served, Told, With, annotation, check_expression,
+};
 
 pub(super) const TABLE: &[Annotation] = &[
     annotation(
@@ -53,16 +55,18 @@ pub(super) const TABLE: &[Annotation] = &[
     annotation(
         "auth-tls-match-cn",
         Reads::Text,
-        Refused,
+        Served(match_subject),
         NEEDED,
-        "A certificate cannot be accepted by its common name here; let the certificate authority sign only those that may come.",
+        "`fault-injection`: 403 for requests without a certificate whose subject (`ssl_client_s_dn`) this expression matches, on all paths of \
+         the hosts of the Ingress. It begins with `CN=`, needs `auth-tls-secret`, and has neither look-around nor back-references.",
     ),
     annotation(
         "auth-tls-pass-certificate-to-upstream",
         Reads::Flag,
         Served(pass_certificate),
         NEEDED,
-        "`false` is how it is. `true` is refused: an upstream that reads the certificate would find none.",
+        "With `auth-tls-secret`, `ssl-client-cert` in `proxy-rewrite.headers.set`, with `$ssl_client_escaped_cert`, on all paths of the hosts \
+         of the Ingress. Otherwise this field is removed there, so that clients cannot write it.",
     ),
     annotation(
         "auth-tls-error-page",
@@ -152,9 +156,22 @@ fn verify_client(given: &Given, settings: &mut IngressSettings) -> Result<(), St
     Ok(())
 }
 
-fn pass_certificate(given: &Given, _: &mut IngressSettings) -> Result<(), String> {
-    match given.flag("auth-tls-pass-certificate-to-upstream", false) {
-        true => Err("certificates of clients are not passed on".to_owned()),
-        false => Ok(()),
+fn match_subject(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
+    let text = given.text("auth-tls-match-cn").unwrap_or_default();
+    if !text.starts_with("CN=") {
+        return Err(format!("`{text}` does not begin with `CN=`"));
     }
+    if settings.client_certificates.is_none() {
+        return Err(
+            "no certificate is asked for: it needs `auth-tls-secret`, and not `auth-tls-verify-client: off`".to_owned()
+        );
+    }
+    check_expression(text)?;
+    settings.client_subject = Some(text.to_owned());
+    Ok(())
+}
+
+fn pass_certificate(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
+    settings.passes_certificate = given.flag("auth-tls-pass-certificate-to-upstream", false);
+    Ok(())
 }

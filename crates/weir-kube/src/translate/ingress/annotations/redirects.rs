@@ -53,14 +53,6 @@ pub(super) const TABLE: &[Annotation] = &[
         "`Location` is passed on as the upstream sends it.",
     ),
     annotation("preserve-trailing-slash", Reads::Flag, Nothing, OPTIONAL, "A slash at the end is always kept."),
-    annotation(
-        "proxy-redirect-from",
-        Reads::Text,
-        Served(location),
-        OPTIONAL,
-        "Only `off`, which is the default: `Location` of responses is not rewritten; let the application send the public URL.",
-    ),
-    annotation("proxy-redirect-to", Reads::Text, With("proxy-redirect-from"), OPTIONAL, "As `proxy-redirect-from`."),
 ];
 
 fn to_https(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
@@ -70,13 +62,6 @@ fn to_https(given: &Given, settings: &mut IngressSettings) -> Result<(), String>
         (false, false) => ToHttps::None,
     };
     Ok(())
-}
-
-fn location(given: &Given, _: &mut IngressSettings) -> Result<(), String> {
-    match given.text("proxy-redirect-from") {
-        Some("off") => Ok(()),
-        _ => Err("`Location` of responses is not rewritten; let the application send the public URL".to_owned()),
-    }
 }
 
 fn permanent(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {

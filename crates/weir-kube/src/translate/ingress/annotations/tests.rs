@@ -137,9 +137,51 @@ fn the_weights_of_a_canary_are_of_at_least_a_hundred() {
 }
 
 #[test]
-fn locations_that_are_not_to_be_rewritten_are_no_loss() {
-    let treatment = |value| treated(&[("proxy-redirect-from", value)]).1[0].treatment;
-    assert_eq!((treatment("off"), treatment("default")), (Treatment::Served, Treatment::Left));
+fn redirects_and_cookies_of_a_service_are_rewritten() {
+    let rules = |annotations: &[(&str, &str)]| {
+        let (settings, remarks) = treated(annotations);
+        let told =
+            remarks.iter().find(|remark| remark.treatment != Treatment::Served).map(|remark| remark.text.clone());
+        (settings.plugins.get(REVERSE_REWRITE).cloned().unwrap_or_default(), told)
+    };
+    let redirect = |from, to| rules(&[("proxy-redirect-from", from), ("proxy-redirect-to", to)]);
+    let served = |rule: serde_json::Value| (serde_json::json!({ "redirects": [rule] }), None::<String>);
+    let renamed = serde_json::json!({ "from": "http://a/", "to": "https://$http_host/b/" });
+    assert_eq!(redirect("http://a/", "https://$best_http_host/b/"), served(renamed));
+    let groups = serde_json::json!({ "regex": "^http://([a-z]+)/(?<path>.*)$", "to": "/$1_x/$2", "ignore_case": true });
+    assert_eq!(redirect("~*^http://([a-z]+)/(?<path>.*)$", "/$1_x/$2"), served(groups));
+    assert_eq!(redirect("~^http://a", "/"), served(serde_json::json!({ "regex": "^http://a", "to": "/" })));
+    for (from, to) in [("off", "http://b/"), ("default", "http://b/"), ("http://a/", "off")] {
+        assert_eq!(redirect(from, to), (serde_json::Value::Null, None), "{from} {to}");
+    }
+    assert_eq!(rules(&[("proxy-redirect-from", "http://a/")]), (serde_json::Value::Null, None));
+    for (from, to, why) in [
+        ("http://a/", "/$1", "`$1` is not a variable here"),
+        ("~(.)", "/$10", "`$10` is not a variable here"),
+        ("~(?<zone>.)", "/$zone", "`$zone` is not a variable here"),
+        ("~(", "/", "`(` is not a regular expression that can be served"),
+        ("http://a/ http://b/", "/", "`http://a/ http://b/` is not one word"),
+        ("http://a/", "/;\nx", "`/;\nx` has ';', which ingress-nginx does not allow there"),
+    ] {
+        assert_eq!(redirect(from, to), (serde_json::Value::Null, Some(why.to_owned())), "{from} {to}");
+    }
+    let (options, told) = rules(&[("proxy-cookie-domain", ".a.example  b.example"), ("proxy-cookie-path", "~/one /")]);
+    let wanted = serde_json::json!({
+        "cookie_domains": [{ "from": ".a.example", "to": "b.example" }], "cookie_paths": [{ "regex": "/one", "to": "/" }],
+    });
+    assert_eq!((options, told), (wanted, None));
+    let domain = rules(&[("proxy-cookie-domain", "~A.example b")]).0;
+    assert_eq!(domain["cookie_domains"][0]["ignore_case"], true, "{domain}");
+    for (name, value, why) in [
+        ("proxy-cookie-domain", "a.example", "`a.example` is not `off`, or two words"),
+        ("proxy-cookie-domain", "a $host", "`a $host` has '$', which ingress-nginx does not allow there"),
+        ("proxy-cookie-path", "/a /\"b", "`/a /\"b` has '\"', which ingress-nginx does not allow there"),
+    ] {
+        assert_eq!(rules(&[(name, value)]), (serde_json::Value::Null, Some(why.to_owned())));
+    }
+    let long = format!("/{} /", "a".repeat(2048));
+    assert_eq!(rules(&[("proxy-cookie-path", &*long)]).1.as_deref(), Some("is longer than 2048 bytes"));
+    assert_eq!(rules(&[("proxy-cookie-domain", "off"), ("proxy-cookie-path", "off")]), (serde_json::Value::Null, None));
 }
 
 #[test]

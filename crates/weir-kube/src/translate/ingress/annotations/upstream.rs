@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Annotation, Given, IngressSettings, NEEDED, Nothing, OPTIONAL, Reads, Served, Told, annotation};
+use super::{Annotation, Given, IngressSettings, NEEDED, Nothing, OPTIONAL, Reads, Served, annotation};
 
 pub(super) const TABLE: &[Annotation] = &[
     annotation(
@@ -88,8 +88,6 @@ pub(super) const TABLE: &[Annotation] = &[
     annotation("proxy-buffers-number", Reads::Number, Nothing, OPTIONAL, "Buffers are those of the worker."),
     annotation("proxy-busy-buffers-size", Reads::Size, Nothing, OPTIONAL, "The same."),
     annotation("proxy-max-temp-file-size", Reads::Size, Nothing, OPTIONAL, "Nothing is written to files."),
-    annotation("proxy-cookie-domain", Reads::Text, Told, OPTIONAL, "Cookies of the upstream are passed on unchanged."),
-    annotation("proxy-cookie-path", Reads::Text, Told, OPTIONAL, "Cookies of the upstream are passed on unchanged."),
     annotation("http2-push-preload", Reads::Flag, Nothing, OPTIONAL, "Browsers have given up HTTP/2 push."),
 ];
 

@@ -47,18 +47,34 @@ pub(super) fn renamed(text: &str) -> String {
     VARIABLE.replace_all(text, name).into_owned()
 }
 
-/// A value all of whose variables are known here.
+/// A value with variables, all of which are known here.
 ///
 /// # Errors
 /// If one is not, or if there is none.
 pub(super) fn known(text: &str) -> Result<String, String> {
-    let text = renamed(text);
-    let mut names = VARIABLE.captures_iter(&text).map(|found| found.extract::<2>().1[1]).peekable();
-    if names.peek().is_none() {
+    if !VARIABLE.is_match(text) {
         return Err(format!("`{text}` has no variable"));
     }
-    let is_known =
-        |name: &&str| SAME.contains(name) || ["arg_", "cookie_", "http_"].iter().any(|start| name.starts_with(start));
+    all_known(text, false)
+}
+
+/// A value all of whose variables are known here, if it has any. `has_groups`: `$1` to `$9` are groups of an expression.
+///
+/// # Errors
+/// If one is not.
+pub(super) fn all_known(text: &str, has_groups: bool) -> Result<String, String> {
+    let text = renamed(text);
+    // nginx takes one digit for the number of a group, and the plugin all of them.
+    let is_group = |name: &str| match *name.as_bytes() {
+        [first, ..] if !(b'1'..=b'9').contains(&first) => false,
+        [_, second, ..] => !second.is_ascii_digit(),
+        _ => true,
+    };
+    let is_known = |name: &str| {
+        let begins = ["arg_", "cookie_", "http_"].iter().any(|start| name.starts_with(start));
+        SAME.contains(&name) || begins || (has_groups && is_group(name))
+    };
+    let mut names = VARIABLE.captures_iter(&text).map(|found| found.extract::<2>().1[1]);
     match names.find(|name| !is_known(name)) {
         Some(name) => Err(format!("`${name}` is not a variable here")),
         None => Ok(text),
