@@ -21,6 +21,7 @@ pub mod run;
 pub mod sample;
 pub mod scenario;
 pub mod signature;
+mod stacks;
 pub mod stats;
 pub mod target;
 mod uri_characters;

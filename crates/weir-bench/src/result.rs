@@ -16,6 +16,7 @@ use crate::{
     errors::FileError,
     manifest::Manifest,
     scenario::Scenario,
+    stacks::FoldedStacks,
 };
 
 /// The schema's name and version. The number grows when a reader of the old version would misread the new one.
@@ -62,7 +63,7 @@ pub struct ResultFile {
     /// Where curves over the number of clients bend.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub knees: Vec<Knee>,
-    /// Where targets spent their time in the slowest run of each cell, with `--flame-graph`.
+    /// Where targets spent their time in the slowest run of each cell, with `--flame-graph`; or why that is not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub profiles: Vec<StackProfile>,
 }
@@ -81,6 +82,9 @@ pub struct StackProfile {
     pub rps: f64,
     /// Frames from the outermost, separated by `;`, and the number of samples.
     pub stacks: BTreeMap<String, u64>,
+    /// Why there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
 }
 
 /// A machine of a run on several ones.
@@ -386,7 +390,10 @@ pub struct MeasuredRun {
     pub memory_after: Option<MemoryKinds>,
     /// Samples of where the target spent its time; of the slowest run they are in [`ResultFile::profiles`].
     #[serde(skip)]
-    pub stacks: BTreeMap<String, u64>,
+    pub stacks: FoldedStacks,
+    /// Why there are none, if they were asked for.
+    #[serde(skip)]
+    pub stacks_missing: Option<String>,
 }
 
 /// The memory of all processes of a target at one moment, as the kernel divides it.

@@ -2,6 +2,7 @@
 //! installed.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     process::{Command, Output},
@@ -10,7 +11,7 @@ use std::{
 
 use weir_bench::{
     analysis::lint,
-    result::{CellOutcome, ResultFile, RouteChanges},
+    result::{Cell, CellOutcome, ResultFile, RouteChanges, StackProfile},
 };
 use weir_testkit::skipped;
 
@@ -118,6 +119,37 @@ fn a_scenario_becomes_a_result_a_report_and_exports() {
     let compared = place.lab(&["compare", name(&file), name(&file)]);
     assert!(text(&compared).contains("≈"), "{}", text(&compared));
     assert_eq!(compared.status.code(), Some(0), "a result does not differ from itself: {}", text(&compared));
+    told_without_a_flame_graph(&place, result);
+}
+
+/// The terminal and the report say why there is no flame graph, once for all figures with the same reason.
+fn told_without_a_flame_graph(place: &Place, mut result: ResultFile) {
+    let reason = "perf took no sample <of it>";
+    let missing = |cell: &Cell| StackProfile {
+        row: cell.row.clone(),
+        target: cell.target.clone(),
+        level: cell.level,
+        repeat: 0,
+        rps: 1_000.0,
+        stacks: BTreeMap::new(),
+        missing: Some(reason.to_owned()),
+    };
+    result.profiles = result.cells.iter().filter(|cell| cell.row == "GET").map(missing).collect();
+    result.profiles.push(StackProfile {
+        row: "sampled".to_owned(),
+        stacks: [("none;serve".to_owned(), 5)].into(),
+        missing: None,
+        ..result.profiles[0].clone()
+    });
+    let file = place.0.join("out/profiles.json");
+    result.write(&file).unwrap();
+    assert_eq!(ResultFile::read(&file).unwrap().profiles.len(), 3);
+    let printed = text(&place.lab(&["report", name(&file)]));
+    let line = format!("no flame graph of none · GET · 2 and 1 more figures: {reason}");
+    assert_eq!(printed.matches(&line).count(), 1, "{printed}");
+    let page = fs::read_to_string(file.with_extension("html")).unwrap();
+    assert_eq!(page.matches("perf took no sample &lt;of it&gt;").count(), 1);
+    assert!(page.contains("none · sampled · 2 clients") && !page.contains("none · GET · 2 clients · repeat"), "one graph");
 }
 
 /// The findings about measurements and scaling follow from the contents of the result.

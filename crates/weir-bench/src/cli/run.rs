@@ -185,6 +185,9 @@ pub(super) fn show(findings: &Findings<'_>) {
     for line in left_out {
         out!("  {line}");
     }
+    for line in report::missing_flame_graphs(findings) {
+        out!("{line}");
+    }
     for table in [report::instruction_counts, report::costs, report::searches, report::knees]
         .iter()
         .filter_map(|table| table(findings))

@@ -20,7 +20,7 @@ use super::{
     not_started::{StartFailure, StartFailureKind},
     place::{RunDirectory, free_port},
     probe::probe,
-    profile::{FoldedStacks, StackSampler},
+    profile::{NoStacks, StackSampler},
     records::{RecordWatch, TargetRecords},
     reload::Reload,
     route_changes,
@@ -37,6 +37,7 @@ use crate::{
     run::plan::{self, LoadDestination},
     sample::{ProcessSampler, WatchedProcess, memory_kinds, open_files_limit, rss_bytes},
     scenario::{EventAction, Scenario, ScenarioRow, Speak, Variant},
+    stacks::FoldedStacks,
     target::{
         BackendAddress, Child, Inputs, PeerDefinition, ProcessEnded, Readiness, TemplateRoute, credentials,
         wait_until_listening,
@@ -109,7 +110,7 @@ pub struct MoreSamples {
 
 struct RunningSamples {
     counting: Option<thread::JoinHandle<Option<Instructions>>>,
-    stacks: Option<StackSampler>,
+    stacks: Option<Result<StackSampler, NoStacks>>,
 }
 
 impl MoreSamples {
@@ -123,15 +124,16 @@ impl MoreSamples {
         let sampled = self.stacks && !pids.is_empty();
         RunningSamples {
             counting: self.counters.then(|| count_later(pids.to_vec(), load.clone(), warm_up, measured)),
-            stacks: sampled.then(|| StackSampler::start(pids, dir.join("stacks.perf"), warm_up + measured)).flatten(),
+            stacks: sampled.then(|| StackSampler::start(pids, dir.join("stacks.perf"), warm_up + measured)),
         }
     }
 }
 
 impl RunningSamples {
-    fn finish(self) -> (Option<Instructions>, FoldedStacks) {
+    /// Without stacks, why there are none.
+    fn finish(self) -> (Option<Instructions>, Option<Result<FoldedStacks, NoStacks>>) {
         let instructions = self.counting.and_then(|thread| thread.join().expect("counting does not panic"));
-        (instructions, self.stacks.map(StackSampler::finish).unwrap_or_default())
+        (instructions, self.stacks.map(|sampler| sampler?.finish()))
     }
 }
 
@@ -264,6 +266,11 @@ impl Started {
             return Ok(Err(ended));
         }
         let (instructions, stacks) = more.finish();
+        let (stacks, stacks_missing) = match stacks {
+            None => (FoldedStacks::default(), None),
+            Some(Ok(stacks)) => (stacks, None),
+            Some(Err(reason)) => (FoldedStacks::default(), Some(reason.to_string())),
+        };
         Ok(Ok(MeasuredRun {
             repeat,
             order,
@@ -287,6 +294,7 @@ impl Started {
             rss_after_bytes: None,
             memory_after: None,
             stacks,
+            stacks_missing,
         }))
     }
 

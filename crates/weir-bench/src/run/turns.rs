@@ -166,9 +166,8 @@ impl MeasuredRun {
             .zip(next.instructions)
             .map(|(ours, theirs)| Instructions { user: ours.user + theirs.user, kernel: ours.kernel + theirs.kernel });
         self.records = self.records.zip(next.records).map(|(ours, theirs)| ours.and(theirs));
-        for (stack, count) in next.stacks {
-            *self.stacks.entry(stack).or_default() += count;
-        }
+        self.stacks.join(&next.stacks);
+        self.stacks_missing = self.stacks_missing.take().or(next.stacks_missing);
         self.rss_after_bytes = next.rss_after_bytes;
         self.memory_after = next.memory_after;
     }
@@ -238,6 +237,7 @@ mod tests {
             rss_after_bytes: None,
             memory_after: None,
             stacks: Default::default(),
+            stacks_missing: None,
         }
     }
 
