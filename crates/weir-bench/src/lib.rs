@@ -10,6 +10,7 @@ pub mod doctor;
 pub mod engine;
 mod errors;
 pub mod export;
+pub mod fuzzing;
 pub mod jmx;
 pub mod library;
 pub mod manifest;
