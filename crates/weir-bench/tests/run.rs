@@ -12,6 +12,7 @@ use std::{
 use weir_bench::{
     analysis::lint,
     result::{Cell, CellOutcome, ResultFile, RouteChanges, StackProfile},
+    scenario,
 };
 use weir_testkit::skipped;
 
@@ -119,7 +120,35 @@ fn a_scenario_becomes_a_result_a_report_and_exports() {
     let compared = place.lab(&["compare", name(&file), name(&file)]);
     assert!(text(&compared).contains("≈"), "{}", text(&compared));
     assert_eq!(compared.status.code(), Some(0), "a result does not differ from itself: {}", text(&compared));
+    older_results_are_marked(&place, result.clone());
     told_without_a_flame_graph(&place, result);
+}
+
+/// Pages say how often the program has changed since, and which rows of the lab's own scenario a result is older than.
+fn older_results_are_marked(place: &Place, mut result: ResultFile) {
+    let mut scenario = scenario::read("compare").unwrap();
+    scenario.rows.retain(|row| row.name != "GET 1 MiB");
+    result.scenario = scenario;
+    result.cells.retain(|cell| cell.row == "GET");
+    result.started_at = "2026-11-01T00:00:00Z".to_owned();
+    let file = place.0.join("out/older.json");
+    result.write(&file).unwrap();
+    let changes: String = (0..60).map(|number| format!("2026-11-02T00:{number:02}:00Z\n")).collect();
+    fs::write(place.0.join("changes"), changes).unwrap();
+    let pages = |arguments: &[&str]| {
+        let output = place.lab(&[&["page", name(&file), "--folder", "pages"], arguments].concat());
+        assert!(output.status.success(), "{}", text(&output));
+        ["compare.md", "README.md"].map(|page| fs::read_to_string(place.0.join("pages").join(page)).unwrap())
+    };
+    let [page, index] = pages(&["--changes", "changes"]);
+    assert!(page.contains("\n> Older build: what every request passes through has changed at least 50 times since.\n"));
+    assert!(page.contains("\n> This result is older than these rows of the scenario: GET 1 MiB.\n"), "{page}");
+    assert!(index.contains("\n> Older builds") && index.contains(": [compare](compare.md) 50.\n"), "{index}");
+    let [page, index] = pages(&[]);
+    assert!(!page.contains("Older build") && !index.contains("Older build"), "{index}");
+    fs::write(place.0.join("changes"), "yesterday\n").unwrap();
+    let wrong = place.lab(&["page", name(&file), "--folder", "pages", "--changes", "changes"]);
+    assert!(text(&wrong).contains("each line is a time"), "{}", text(&wrong));
 }
 
 /// The terminal and the report say why there is no flame graph, once for all figures with the same reason.

@@ -1,5 +1,6 @@
 //! Reports for people: a table in the terminal, one HTML file, figures. All are derived from a stored result.
 
+mod age;
 mod compared;
 mod figures;
 mod html;
@@ -9,6 +10,7 @@ mod published;
 mod table;
 
 pub use self::{
+    age::{OLDER_BUILD, ProgramChanges},
     compared::{COMPARED_HEADER, compared, compared_legend},
     figures::{Figure, essential, figures},
     html::{STYLE, html},
