@@ -3,14 +3,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+pub(crate) use weir_bench::manifest::VERSION;
+
 use crate::exit;
 
-/// The version, and whether the build is one for development. The lab tells builds apart by it.
-pub(crate) const VERSION: &str = if cfg!(debug_assertions) {
-    concat!(env!("CARGO_PKG_VERSION"), " (not optimised)")
-} else {
-    env!("CARGO_PKG_VERSION")
-};
 
 /// Prints the version.
 #[derive(Debug, Args)]
