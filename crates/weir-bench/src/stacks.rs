@@ -156,7 +156,10 @@ mod tests {
         assert!(stacks.counts().iter().any(|(stack, count)| stack.starts_with("w;0x") && *count == 2));
         let mut twice = stacks.clone();
         twice.join(&stacks);
-        assert_eq!((twice.counts().len(), twice.counts()[OTHERS]), (stacks.counts().len(), 2 * stacks.counts()[OTHERS]));
+        assert_eq!(
+            (twice.counts().len(), twice.counts()[OTHERS]),
+            (stacks.counts().len(), 2 * stacks.counts()[OTHERS])
+        );
     }
 
     #[test]

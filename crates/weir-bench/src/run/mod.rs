@@ -58,8 +58,8 @@ use crate::{
     analysis::knee,
     manifest::{Cpu, LogicalCpu, Manifest, Pinning},
     result::{
-        Cell, CellOutcome, InstructionCount, LoadLevel, MeasuredRun, ResultFile, SCHEMA, Search, SearchAttempt, StackProfile,
-        TargetRecord,
+        Cell, CellOutcome, InstructionCount, LoadLevel, MeasuredRun, ResultFile, SCHEMA, Search, SearchAttempt,
+        StackProfile, TargetRecord,
     },
     scenario::{BackendKind, RateOf, Scenario, ScenarioRow, Speak},
     target::{self, InstallError, Installed, PeerDefinition, PeerError},

@@ -218,7 +218,10 @@ mod tests {
                     Consider adjusting /proc/sys/kernel/perf_event_paranoid setting to open\n";
         let reason = NoStacks::of_record(failed, said).to_string();
         assert!(reason.starts_with("perf may not sample"), "{reason}");
-        assert!(reason.contains(": Access to performance monitoring and observability operations is limited;"), "{reason}");
+        assert!(
+            reason.contains(": Access to performance monitoring and observability operations is limited;"),
+            "{reason}"
+        );
         assert!(reason.ends_with("where kernel.perf_event_paranoid is at most 1"), "{reason}");
         let other = NoStacks::of_record(failed, "failed to mmap with 12 (Cannot allocate memory)\n").to_string();
         assert_eq!(other, "perf record failed with exit status: 255: failed to mmap with 12 (Cannot allocate memory)");
