@@ -25,4 +25,5 @@ pub mod signature;
 mod stacks;
 pub mod stats;
 pub mod target;
+pub mod trials;
 mod uri_characters;

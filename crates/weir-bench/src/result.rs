@@ -863,13 +863,7 @@ impl ResultFile {
 
     /// Writes the file whole or not at all.
     pub fn write(&self, path: &Path) -> Result<(), FileError> {
-        let name = FileError::at(path);
-        let partial = path.with_extension("json.partial");
-        let mut file = fs::File::create(&partial).map_err(&name)?;
-        let text = serde_json::to_vec(self).expect("a result has string keys and finite numbers");
-        file.write_all(&text).map_err(&name)?;
-        drop(file);
-        fs::rename(&partial, path).map_err(name)
+        write_json(path, self)
     }
 
     /// The policies of a row for which a target has a replacement: their names, and the replacements.
@@ -883,6 +877,17 @@ impl ResultFile {
     pub fn series<'a>(&'a self, row: &'a str, target: &'a str) -> impl Iterator<Item = &'a Cell> {
         self.cells.iter().filter(move |cell| cell.row == row && cell.target == target)
     }
+}
+
+/// Writes a file of JSON whole or not at all.
+pub(crate) fn write_json(path: &Path, content: &impl Serialize) -> Result<(), FileError> {
+    let name = FileError::at(path);
+    let partial = path.with_extension("json.partial");
+    let mut file = fs::File::create(&partial).map_err(&name)?;
+    let text = serde_json::to_vec(content).expect("it has string keys and finite numbers");
+    file.write_all(&text).map_err(&name)?;
+    drop(file);
+    fs::rename(&partial, path).map_err(name)
 }
 
 /// Why a file is not a result that this version of the lab reads.

@@ -13,6 +13,7 @@ use weir_bench::{
     analysis::lint,
     result::{Cell, CellOutcome, ResultFile, RouteChanges, StackProfile},
     scenario,
+    trials::TrialsFile,
 };
 use weir_testkit::skipped;
 
@@ -178,7 +179,10 @@ fn told_without_a_flame_graph(place: &Place, mut result: ResultFile) {
     assert_eq!(printed.matches(&line).count(), 1, "{printed}");
     let page = fs::read_to_string(file.with_extension("html")).unwrap();
     assert_eq!(page.matches("perf took no sample &lt;of it&gt;").count(), 1);
-    assert!(page.contains("none · sampled · 2 clients") && !page.contains("none · GET · 2 clients · repeat"), "one graph");
+    assert!(
+        page.contains("none · sampled · 2 clients") && !page.contains("none · GET · 2 clients · repeat"),
+        "one graph"
+    );
 }
 
 /// The findings about measurements and scaling follow from the contents of the result.
@@ -253,6 +257,34 @@ fn a_run_without_figures_is_invalid_and_wrong_options_are_refused() {
         assert!(text(&refused).contains(problem), "{option}: {}", text(&refused));
         assert_eq!(refused.status.code(), Some(2), "{option}: {}", text(&refused));
     }
+}
+
+/// Two runs of a scenario whose targets are the backend itself: under another name, and with a slower path.
+#[test]
+fn trials_of_a_scenario_are_counted_in_one_file() {
+    let place = Place::new("trials");
+    let scenario = "{name: twice, title: T, about: A, targets: [one, same, slowed], baseline: one, connections: [2], rows: [{name: r}],
+        variants: {one: {peer: none}, same: {peer: none}, slowed: {peer: none, path: /delay/20ms}},
+        method: {warmup_s: 0.1, measured_s: 0.5, repeats: 2, confidence: 0.99}}";
+    fs::write(place.0.join("twice.yaml"), scenario).unwrap();
+    let output = place.lab(&["trials", "twice.yaml", "--runs", "2", "--seed", "7", "--out", "out", "--cache", "cache"]);
+    let printed = text(&output);
+    assert!(output.status.code().is_some_and(|code| code < 2), "{printed}");
+    assert!(printed.contains("run 2 of 2: "), "{printed}");
+    let files = place.results(".json");
+    assert_eq!(files.len(), 1, "one file for all runs: {files:?}");
+    assert!(name(&files[0]).contains("twice-trials-"), "{files:?}");
+    let trials: TrialsFile = serde_json::from_str(&fs::read_to_string(&files[0]).unwrap()).unwrap();
+    assert_eq!((trials.planned, trials.incomplete.as_deref()), (2, None));
+    assert_eq!(trials.runs.iter().map(|run| run.seed).collect::<Vec<_>>(), [7, 1_007]);
+    for summary in trials.summaries() {
+        let line = summary.line(0.99);
+        // Two repeats cannot show a difference at this confidence.
+        assert_eq!((summary.different, summary.is_equal), (0, summary.target == "same"), "{line:?}");
+        assert!(printed.contains(&line[4]) && printed.contains(&line[5]), "{line:?} is not in {printed}");
+    }
+    let refused = place.lab(&["trials", "twice.yaml", "--runs", "2", "--valgrind"]);
+    assert!(text(&refused).contains("cannot be used with"), "{}", text(&refused));
 }
 
 #[test]

@@ -7,7 +7,6 @@ pub(crate) use weir_bench::manifest::VERSION;
 
 use crate::exit;
 
-
 /// Prints the version.
 #[derive(Debug, Args)]
 pub(crate) struct VersionCommand {}
