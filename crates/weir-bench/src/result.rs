@@ -16,7 +16,7 @@ use crate::{
     errors::FileError,
     manifest::Manifest,
     scenario::Scenario,
-    stacks::FoldedStacks,
+    stacks::StackSamples,
 };
 
 /// The schema's name and version. The number grows when a reader of the old version would misread the new one.
@@ -390,10 +390,7 @@ pub struct MeasuredRun {
     pub memory_after: Option<MemoryKinds>,
     /// Samples of where the target spent its time; of the slowest run they are in [`ResultFile::profiles`].
     #[serde(skip)]
-    pub stacks: FoldedStacks,
-    /// Why there are none, if they were asked for.
-    #[serde(skip)]
-    pub stacks_missing: Option<String>,
+    pub stacks: StackSamples,
 }
 
 /// The memory of all processes of a target at one moment, as the kernel divides it.

@@ -63,6 +63,22 @@ impl FoldedStacks {
     }
 }
 
+/// The samples of a run.
+#[derive(Clone, Debug, Default)]
+pub struct StackSamples {
+    pub stacks: FoldedStacks,
+    /// Why there are none of a run, or of one of its turns, if they were asked for.
+    pub missing: Option<String>,
+}
+
+impl StackSamples {
+    /// Adds those of the next turn.
+    pub fn follow(&mut self, next: StackSamples) {
+        self.stacks.join(&next.stacks);
+        self.missing = self.missing.take().or(next.missing);
+    }
+}
+
 /// The sample whose lines are being read.
 #[derive(Default)]
 struct PrintedSample {

@@ -133,7 +133,6 @@ mod tests {
             rss_after_bytes: None,
             memory_after: None,
             stacks: Default::default(),
-            stacks_missing: None,
         };
         Cell {
             row: "GET".to_owned(),

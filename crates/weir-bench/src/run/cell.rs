@@ -37,7 +37,7 @@ use crate::{
     run::plan::{self, LoadDestination},
     sample::{ProcessSampler, WatchedProcess, memory_kinds, open_files_limit, rss_bytes},
     scenario::{EventAction, Scenario, ScenarioRow, Speak, Variant},
-    stacks::FoldedStacks,
+    stacks::{FoldedStacks, StackSamples},
     target::{
         BackendAddress, Child, Inputs, PeerDefinition, ProcessEnded, Readiness, TemplateRoute, credentials,
         wait_until_listening,
@@ -130,10 +130,14 @@ impl MoreSamples {
 }
 
 impl RunningSamples {
-    /// Without stacks, why there are none.
-    fn finish(self) -> (Option<Instructions>, Option<Result<FoldedStacks, NoStacks>>) {
+    fn finish(self) -> (Option<Instructions>, StackSamples) {
         let instructions = self.counting.and_then(|thread| thread.join().expect("counting does not panic"));
-        (instructions, self.stacks.map(|sampler| sampler?.finish()))
+        let stacks = match self.stacks.map(|sampler| sampler?.finish()) {
+            None => StackSamples::default(),
+            Some(Ok(stacks)) => StackSamples { stacks, missing: None },
+            Some(Err(reason)) => StackSamples { stacks: FoldedStacks::default(), missing: Some(reason.to_string()) },
+        };
+        (instructions, stacks)
     }
 }
 
@@ -266,11 +270,6 @@ impl Started {
             return Ok(Err(ended));
         }
         let (instructions, stacks) = more.finish();
-        let (stacks, stacks_missing) = match stacks {
-            None => (FoldedStacks::default(), None),
-            Some(Ok(stacks)) => (stacks, None),
-            Some(Err(reason)) => (FoldedStacks::default(), Some(reason.to_string())),
-        };
         Ok(Ok(MeasuredRun {
             repeat,
             order,
@@ -294,7 +293,6 @@ impl Started {
             rss_after_bytes: None,
             memory_after: None,
             stacks,
-            stacks_missing,
         }))
     }
 

@@ -154,16 +154,16 @@ fn profiles(cells: &[Cell]) -> Vec<StackProfile> {
             let runs = cell.runs().iter().filter(|run| wanted(run));
             runs.min_by(|one, other| one.throughput().total_cmp(&other.throughput()))
         };
-        let sampled = slowest(&|run| !run.stacks.is_empty());
-        let slowest = sampled.or_else(|| slowest(&|run| run.stacks_missing.is_some()))?;
+        let sampled = slowest(&|run| !run.stacks.stacks.is_empty());
+        let slowest = sampled.or_else(|| slowest(&|run| run.stacks.missing.is_some()))?;
         Some(StackProfile {
             row: cell.row.clone(),
             target: cell.target.clone(),
             level: cell.level,
             repeat: slowest.repeat,
             rps: slowest.throughput(),
-            stacks: slowest.stacks.counts().clone(),
-            missing: slowest.stacks_missing.clone().filter(|_| slowest.stacks.is_empty()),
+            stacks: slowest.stacks.stacks.counts().clone(),
+            missing: slowest.stacks.missing.clone().filter(|_| slowest.stacks.stacks.is_empty()),
         })
     };
     cells.iter().filter_map(of_cell).collect()

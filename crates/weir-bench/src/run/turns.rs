@@ -166,8 +166,7 @@ impl MeasuredRun {
             .zip(next.instructions)
             .map(|(ours, theirs)| Instructions { user: ours.user + theirs.user, kernel: ours.kernel + theirs.kernel });
         self.records = self.records.zip(next.records).map(|(ours, theirs)| ours.and(theirs));
-        self.stacks.join(&next.stacks);
-        self.stacks_missing = self.stacks_missing.take().or(next.stacks_missing);
+        self.stacks.follow(next.stacks);
         self.rss_after_bytes = next.rss_after_bytes;
         self.memory_after = next.memory_after;
     }
@@ -237,7 +236,6 @@ mod tests {
             rss_after_bytes: None,
             memory_after: None,
             stacks: Default::default(),
-            stacks_missing: None,
         }
     }
 

@@ -290,7 +290,6 @@ impl Lab<'_> {
             rss_after_bytes: settled.as_ref().map(|state| state.rss_bytes),
             memory_after: settled.and_then(|state| state.memory),
             stacks: Default::default(),
-            stacks_missing: None,
         };
         Ok((run, lost))
     }
