@@ -887,7 +887,7 @@ pub(crate) fn minisign(data: &[u8]) {
 pub(crate) fn folded_stacks(data: &[u8]) {
     let whole = FoldedStacks::read(data);
     for piece in [1, 7, 1_024] {
-        assert_eq!(FoldedStacks::read(Pieces { rest: data, piece }), whole, "cut in pieces of {piece}");
+        assert_eq!(FoldedStacks::read(PieceReader { rest: data, piece }), whole, "cut in pieces of {piece}");
     }
     let bytes: usize = whole.counts().keys().map(String::len).sum();
     assert!(bytes <= MOST_BYTES_OF_STACKS, "{bytes} bytes");
@@ -901,12 +901,12 @@ pub(crate) fn folded_stacks(data: &[u8]) {
 }
 
 /// A reader that gives a few bytes at a time.
-struct Pieces<'a> {
+struct PieceReader<'a> {
     rest: &'a [u8],
     piece: usize,
 }
 
-impl Read for Pieces<'_> {
+impl Read for PieceReader<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.piece.min(into.len());
         (&mut self.rest).take(count as u64).read(into)
