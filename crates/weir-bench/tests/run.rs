@@ -137,7 +137,7 @@ fn older_results_are_marked(place: &Place, mut result: ResultFile) {
     let changes: String = (0..60).map(|number| format!("2026-11-02T00:{number:02}:00Z\n")).collect();
     fs::write(place.0.join("changes"), changes).unwrap();
     let pages = |arguments: &[&str]| {
-        let output = place.lab(&[&["page", name(&file), "--folder", "pages"], arguments].concat());
+        let output = place.lab(&[&["page", name(&file), "--folder", "pages"][..], arguments].concat());
         assert!(output.status.success(), "{}", text(&output));
         ["compare.md", "README.md"].map(|page| fs::read_to_string(place.0.join("pages").join(page)).unwrap())
     };
