@@ -19,10 +19,13 @@ use crate::{
 const PERF: &str = "perf";
 /// Samples of a run: enough to see a share of a hundredth, few enough not to change the figure.
 const SAMPLES: f64 = 400.0;
-const LOWEST_FREQUENCY: f64 = 9.0;
+/// The lowest that perf takes: 3,600 samples of an hour, for each processor that is busy.
+const LOWEST_FREQUENCY: f64 = 1.0;
 const HIGHEST_FREQUENCY: f64 = 99.0;
 /// The bytes of a stack that are copied with each sample, to find the callers in programs without frame pointers.
 const STACK_BYTES: u32 = 32_768;
+/// The most that perf writes: more than 8,000 samples. It ends with what it has.
+const LARGEST_FILE: &str = "256M";
 /// How long perf may take to write its file.
 const END_LIMIT: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(5);
@@ -100,7 +103,7 @@ impl StackSampler {
         let words = file.with_extension("words");
         let mut command = Command::new(PERF);
         command
-            .args(["record", "--freq", &format!("{frequency:.0}")])
+            .args(["record", "--freq", &format!("{frequency:.0}"), "--max-size", LARGEST_FILE])
             .args(["--call-graph", &format!("dwarf,{STACK_BYTES}")])
             .args(["--pid", &pids.join(","), "--output"])
             .arg(&file)
