@@ -1,4 +1,4 @@
-//! One scenario run many times, to see how often its targets are called different: of equal targets no more often than chance, and of
+//! One scenario measured many times, to see how often its targets are called different: of equal targets no more often than chance, and of
 //! targets with a planted difference always.
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ const TRIALS_SCHEMA: &str = "weir-bench/trials/1";
 /// lab, or of the machine.
 const UNLIKELY: f64 = 0.01;
 
-/// All runs of a scenario. Their histograms are not kept.
+/// All trials of a scenario. Their histograms are not kept.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TrialsFile {
     pub schema: String,
@@ -34,17 +34,17 @@ pub struct TrialsFile {
     pub manifest: Manifest,
     /// The version of each target.
     pub versions: BTreeMap<String, Option<String>>,
-    /// How many runs were to be.
+    /// How many trials were to be.
     pub planned: u32,
-    pub runs: Vec<TrialRun>,
+    pub trials: Vec<Trial>,
     /// Why there are fewer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<String>,
 }
 
-/// One of the runs.
+/// The whole scenario, measured once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct TrialRun {
+pub struct Trial {
     pub seed: u64,
     pub started_at: String,
     /// The headline of its verdict, if anything weakens a figure.
@@ -54,7 +54,7 @@ pub struct TrialRun {
     pub comparisons: Vec<TrialComparison>,
 }
 
-/// A target beside the baseline in one run.
+/// A target beside the baseline in one trial.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TrialComparison {
     pub row: String,
@@ -82,7 +82,7 @@ impl ComparedFigure {
 }
 
 impl TrialsFile {
-    /// The file with the first run.
+    /// The file for the first trial and those that follow.
     pub fn begin(result: &ResultFile, planned: u32) -> TrialsFile {
         TrialsFile {
             schema: TRIALS_SCHEMA.to_owned(),
@@ -94,7 +94,7 @@ impl TrialsFile {
             manifest: result.manifest.clone(),
             versions: result.targets.iter().map(|one| (one.name.clone(), one.version.clone())).collect(),
             planned,
-            runs: Vec::new(),
+            trials: Vec::new(),
             incomplete: None,
         }
     }
@@ -102,13 +102,13 @@ impl TrialsFile {
     pub fn add(&mut self, findings: &Findings<'_>) {
         self.finished_at.clone_from(&findings.result.finished_at);
         self.incomplete.clone_from(&findings.result.incomplete);
-        self.runs.push(TrialRun::of(findings));
+        self.trials.push(Trial::of(findings));
     }
 
-    /// How often each target was called different, in the order of the first run that has it.
+    /// How often each target was called different, in the order of the first trial that has it.
     pub fn summaries(&self) -> Vec<TrialSummary<'_>> {
         let mut summaries: Vec<TrialSummary<'_>> = Vec::new();
-        for one in self.runs.iter().flat_map(|run| &run.comparisons) {
+        for one in self.trials.iter().flat_map(|trial| &trial.comparisons) {
             let is_its = |have: &&mut TrialSummary<'_>| {
                 (have.row, have.target, have.level, have.figure) == (&*one.row, &*one.target, one.level, one.figure)
             };
@@ -130,8 +130,8 @@ impl TrialsFile {
     }
 }
 
-impl TrialRun {
-    fn of(findings: &Findings<'_>) -> TrialRun {
+impl Trial {
+    fn of(findings: &Findings<'_>) -> Trial {
         let of_cell = |summary: &CellSummary<'_>| {
             let figures = [
                 (ComparedFigure::Throughput, summary.against_baseline),
@@ -145,7 +145,7 @@ impl TrialRun {
                 Some(TrialComparison { row: row.clone(), target: target.clone(), level, figure, comparison })
             })
         };
-        TrialRun {
+        Trial {
             seed: findings.result.seed,
             started_at: findings.result.started_at.clone(),
             verdict: headline(findings),
@@ -178,7 +178,7 @@ pub struct TrialSummary<'a> {
     /// The target is the baseline under another name.
     pub is_equal: bool,
     pub different: usize,
-    /// The ratio to the baseline in each run.
+    /// The ratio to the baseline in each trial.
     ratios: Vec<f64>,
 }
 
@@ -193,7 +193,7 @@ impl<'a> TrialSummary<'a> {
         self.ratios.push(comparison.ratio.median);
     }
 
-    /// The runs in which it was compared.
+    /// The trials in which it was compared.
     pub fn compared(&self) -> usize {
         self.ratios.len()
     }
@@ -241,7 +241,7 @@ mod tests {
         "{name: s, title: S, about: A, targets: [one, same, slowed], baseline: one, connections: [8],
         variants: {one: {peer: none}, same: {peer: none}, slowed: {peer: none, path: /cpu/42us}}, rows: [{name: r}]}";
 
-    fn file(runs: &[&[(&str, bool)]]) -> TrialsFile {
+    fn file(trials: &[&[(&str, bool)]]) -> TrialsFile {
         let comparison = |(target, different): &(&str, bool)| TrialComparison {
             row: "r".to_owned(),
             target: (*target).to_owned(),
@@ -254,7 +254,7 @@ mod tests {
                 different: *different,
             },
         };
-        let run = |(number, comparisons): (usize, &&[(&str, bool)])| TrialRun {
+        let trial = |(number, comparisons): (usize, &&[(&str, bool)])| Trial {
             seed: number as u64,
             started_at: String::new(),
             verdict: None,
@@ -269,15 +269,15 @@ mod tests {
             scenario: serde_saphyr::from_str(SCENARIO).expect("it is one"),
             manifest: Manifest::default(),
             versions: BTreeMap::new(),
-            planned: runs.len() as u32,
-            runs: runs.iter().enumerate().map(run).collect(),
+            planned: trials.len() as u32,
+            trials: trials.iter().enumerate().map(trial).collect(),
             incomplete: None,
         }
     }
 
     #[test]
     fn each_target_is_counted_by_itself() {
-        // In the last run, the figure of the second target was invalid.
+        // In the last trial, the figure of the second target was invalid.
         let file =
             file(&[&[("same", false), ("slowed", true)], &[("same", false), ("slowed", true)], &[("slowed", false)]]);
         let text = serde_json::to_string(&file).expect("it has finite numbers");
@@ -286,16 +286,16 @@ mod tests {
         assert_eq!(lines.len(), 2);
         assert_eq!(lines[0][2..5], ["same (equal)", "throughput", "0 of 2"]);
         assert_eq!(lines[1][2..], ["slowed", "throughput", "2 of 3", "0.960 (0.960 to 1.001)"]);
-        assert_eq!(file.runs[0].words(), "different: slowed throughput -4.0 %");
-        assert_eq!(file.runs[2].words(), "no difference");
+        assert_eq!(file.trials[0].words(), "different: slowed throughput -4.0 %");
+        assert_eq!(file.trials[2].words(), "no difference");
     }
 
     #[test]
     fn equal_targets_may_be_called_different_as_often_as_by_chance() {
         let alarms = |false_alarms: usize, target: &'static str| {
-            let runs: Vec<Vec<(&str, bool)>> = (0..50).map(|number| vec![(target, number < false_alarms)]).collect();
-            let runs: Vec<&[(&str, bool)]> = runs.iter().map(Vec::as_slice).collect();
-            let file = file(&runs);
+            let trials: Vec<Vec<(&str, bool)>> = (0..50).map(|number| vec![(target, number < false_alarms)]).collect();
+            let trials: Vec<&[(&str, bool)]> = trials.iter().map(Vec::as_slice).collect();
+            let file = file(&trials);
             let summaries = file.summaries();
             [0.95, 0.9995].map(|confidence| summaries[0].is_false_too_often(confidence))
         };

@@ -259,7 +259,7 @@ fn a_run_without_figures_is_invalid_and_wrong_options_are_refused() {
     }
 }
 
-/// Two runs of a scenario whose targets are the backend itself: under another name, and with a slower path.
+/// Two trials of a scenario whose targets are the backend itself: under another name, and with a slower path.
 #[test]
 fn trials_of_a_scenario_are_counted_in_one_file() {
     let place = Place::new("trials");
@@ -267,23 +267,24 @@ fn trials_of_a_scenario_are_counted_in_one_file() {
         variants: {one: {peer: none}, same: {peer: none}, slowed: {peer: none, path: /delay/20ms}},
         method: {warmup_s: 0.1, measured_s: 0.5, repeats: 2, confidence: 0.99}}";
     fs::write(place.0.join("twice.yaml"), scenario).unwrap();
-    let output = place.lab(&["trials", "twice.yaml", "--runs", "2", "--seed", "7", "--out", "out", "--cache", "cache"]);
+    let output =
+        place.lab(&["trials", "twice.yaml", "--count", "2", "--seed", "7", "--out", "out", "--cache", "cache"]);
     let printed = text(&output);
     assert!(output.status.code().is_some_and(|code| code < 2), "{printed}");
-    assert!(printed.contains("run 2 of 2: "), "{printed}");
+    assert!(printed.contains("trial 2 of 2: "), "{printed}");
     let files = place.results(".json");
-    assert_eq!(files.len(), 1, "one file for all runs: {files:?}");
+    assert_eq!(files.len(), 1, "one file for all trials: {files:?}");
     assert!(name(&files[0]).contains("twice-trials-"), "{files:?}");
     let trials: TrialsFile = serde_json::from_str(&fs::read_to_string(&files[0]).unwrap()).unwrap();
     assert_eq!((trials.planned, trials.incomplete.as_deref()), (2, None));
-    assert_eq!(trials.runs.iter().map(|run| run.seed).collect::<Vec<_>>(), [7, 1_007]);
+    assert_eq!(trials.trials.iter().map(|trial| trial.seed).collect::<Vec<_>>(), [7, 1_007]);
     for summary in trials.summaries() {
         let line = summary.line(0.99);
         // Two repeats cannot show a difference at this confidence.
         assert_eq!((summary.different, summary.is_equal), (0, summary.target == "same"), "{line:?}");
         assert!(printed.contains(&line[4]) && printed.contains(&line[5]), "{line:?} is not in {printed}");
     }
-    let refused = place.lab(&["trials", "twice.yaml", "--runs", "2", "--valgrind"]);
+    let refused = place.lab(&["trials", "twice.yaml", "--count", "2", "--valgrind"]);
     assert!(text(&refused).contains("cannot be used with"), "{}", text(&refused));
 }
 

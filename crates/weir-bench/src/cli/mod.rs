@@ -22,7 +22,7 @@ pub use self::error::{LabError, LoadCommandError};
 pub enum LabCommand {
     /// Runs a scenario, and writes a table, a report, a result file and a verdict
     Run(Box<run::Arguments>),
-    /// Runs a scenario many times, and counts in how many runs each target is called different from the baseline: a test of the lab
+    /// Measures a scenario many times, and counts how often each target is called different from the baseline: a test of the lab
     /// with equal targets, or with a planted difference
     Trials(Box<trials::TrialsArguments>),
     /// Runs parts of the lab for `weir bench run` on another machine

@@ -15,26 +15,26 @@ use crate::{
     trials::TrialsFile,
 };
 
-/// Seeds of runs are so far from each other that those of their repeats differ.
+/// Seeds of trials are so far from each other that those of their repeats differ.
 const SEED_STEP: u64 = 1_000;
 
 #[derive(Debug, Args)]
 pub struct TrialsArguments {
-    /// How many times the scenario is run, each with another seed
+    /// How many times the scenario is measured, each with another seed
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000), conflicts_with_all = ["valgrind", "flame_graph"])]
-    pub runs: u32,
+    pub count: u32,
     #[command(flatten)]
     pub run: run_command::Arguments,
 }
 
-/// Runs a scenario many times. After each run the file has what was found until then.
+/// Measures a scenario many times. After each trial the file has what was found until then.
 pub(super) fn trials(arguments: TrialsArguments) -> Result<u8, LabError> {
     let scenario = chosen(scenario::read(&arguments.run.scenario)?, &arguments.run)?;
     let out = arguments.run.common.out.clone();
     std::fs::create_dir_all(&out).map_err(FileError::at(&out))?;
     let options = run_command::options_of(arguments.run)?;
     let mut trials: Option<TrialsFile> = None;
-    for number in 0..arguments.runs {
+    for number in 0..arguments.count {
         let seed = options.seed.wrapping_add(u64::from(number) * SEED_STEP);
         let result = match (run::run(scenario.clone(), &RunOptions { seed, ..options.clone() }), &mut trials) {
             (Ok(result), _) => result,
@@ -45,16 +45,16 @@ pub(super) fn trials(arguments: TrialsArguments) -> Result<u8, LabError> {
             }
         };
         let findings = summary::findings(&result);
-        let trials = trials.get_or_insert_with(|| TrialsFile::begin(&result, arguments.runs));
+        let trials = trials.get_or_insert_with(|| TrialsFile::begin(&result, arguments.count));
         trials.add(&findings);
         write_json(&out.join(format!("{}.json", trials.id)), trials)?;
-        let words = trials.runs.last().map(|run| run.words()).unwrap_or_default();
-        eprintln!("weir bench: run {} of {}: {words}", number + 1, arguments.runs);
+        let words = trials.trials.last().map(|trial| trial.words()).unwrap_or_default();
+        eprintln!("weir bench: trial {} of {}: {words}", number + 1, arguments.count);
         if trials.incomplete.is_some() {
             break;
         }
     }
-    let trials = trials.expect("there is at least one run");
+    let trials = trials.expect("there is at least one trial");
     let file = out.join(format!("{}.json", trials.id));
     write_json(&file, &trials)?;
     let status = show(&trials);
@@ -84,9 +84,9 @@ fn show(trials: &TrialsFile) -> u8 {
              at {percent} %"
         );
     }
-    out!("  ratio: the median over the runs, the lowest and the highest; invalid figures are not compared");
+    out!("  ratio: the median over the trials, the lowest and the highest; invalid figures are not compared");
     if let Some(reason) = &trials.incomplete {
-        out!("  {} of {} runs: {reason}", trials.runs.len(), trials.planned);
+        out!("  {} of {} trials: {reason}", trials.trials.len(), trials.planned);
     }
     let too_often = summaries.iter().any(|one| one.is_false_too_often(method.confidence));
     u8::from(too_often || summaries.is_empty() || trials.incomplete.is_some())
