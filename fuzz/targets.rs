@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use weir_bench::fuzzing::{FoldedStacks, MOST_BYTES_OF_STACKS, private_key_signs, public_key_again, signature_again};
+use weir_bench::fuzzing::{
+    DEEPEST_STACK, FoldedStacks, MOST_BYTES_OF_STACKS, private_key_signs, public_key_again, signature_again,
+};
 use weir_bench::plot::flame_graph;
-use weir_bench::result::DEEPEST_STACK;
 use weir_control::document::WrittenDocument;
 use weir_control::lua as lua_text;
 use weir_control::text::edit::{EditBudget, EditOperation};

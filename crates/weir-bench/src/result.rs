@@ -68,9 +68,6 @@ pub struct ResultFile {
     pub profiles: Vec<StackProfile>,
 }
 
-/// The most frames of a stack that are kept, and drawn, from the outermost.
-pub const DEEPEST_STACK: usize = 96;
-
 /// Where a target spent its processor time in the slowest run of a cell, by samples of perf.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StackProfile {

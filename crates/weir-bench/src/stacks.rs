@@ -5,8 +5,8 @@ use std::{
     io::{BufRead, BufReader, Read},
 };
 
-use crate::result::DEEPEST_STACK;
-
+/// The most frames of a stack that are kept, and drawn, from the outermost.
+pub const DEEPEST_STACK: usize = 96;
 /// The most bytes that the different stacks of a run have. Programs decide on the names of their functions and on how they call each
 /// other, so only a bound on all of them is one.
 pub const MOST_BYTES: usize = 2 << 20;

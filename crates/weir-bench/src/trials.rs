@@ -36,7 +36,7 @@ pub struct TrialsFile {
     pub versions: BTreeMap<String, Option<String>>,
     /// How many trials were to be.
     pub planned: u32,
-    pub trials: Vec<Trial>,
+    pub trials: Vec<ScenarioTrial>,
     /// Why there are fewer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<String>,
@@ -44,7 +44,7 @@ pub struct TrialsFile {
 
 /// The whole scenario, measured once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Trial {
+pub struct ScenarioTrial {
     pub seed: u64,
     pub started_at: String,
     /// The headline of its verdict, if anything weakens a figure.
@@ -102,7 +102,7 @@ impl TrialsFile {
     pub fn add(&mut self, findings: &Findings<'_>) {
         self.finished_at.clone_from(&findings.result.finished_at);
         self.incomplete.clone_from(&findings.result.incomplete);
-        self.trials.push(Trial::of(findings));
+        self.trials.push(ScenarioTrial::of(findings));
     }
 
     /// How often each target was called different, in the order of the first trial that has it.
@@ -130,8 +130,8 @@ impl TrialsFile {
     }
 }
 
-impl Trial {
-    fn of(findings: &Findings<'_>) -> Trial {
+impl ScenarioTrial {
+    fn of(findings: &Findings<'_>) -> ScenarioTrial {
         let of_cell = |summary: &CellSummary<'_>| {
             let figures = [
                 (ComparedFigure::Throughput, summary.against_baseline),
@@ -145,7 +145,7 @@ impl Trial {
                 Some(TrialComparison { row: row.clone(), target: target.clone(), level, figure, comparison })
             })
         };
-        Trial {
+        ScenarioTrial {
             seed: findings.result.seed,
             started_at: findings.result.started_at.clone(),
             verdict: headline(findings),
@@ -254,7 +254,7 @@ mod tests {
                 different: *different,
             },
         };
-        let trial = |(number, comparisons): (usize, &&[(&str, bool)])| Trial {
+        let trial = |(number, comparisons): (usize, &&[(&str, bool)])| ScenarioTrial {
             seed: number as u64,
             started_at: String::new(),
             verdict: None,

@@ -51,7 +51,7 @@ impl ProgramChanges {
 
 /// The names of rows that the scenario has now, and did not have when it was measured. A run of chosen rows lacks the others because
 /// they were not asked for.
-pub fn newer_rows<'a>(result: &ResultFile, now: &'a Scenario) -> Vec<&'a str> {
+pub(super) fn newer_rows<'a>(result: &ResultFile, now: &'a Scenario) -> Vec<&'a str> {
     if now.title != result.scenario.title || result.command.iter().any(|word| word.starts_with("--row")) {
         return Vec::new();
     }
