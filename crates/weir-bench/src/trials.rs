@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use statrs::distribution::{Binomial, DiscreteCDF as _};
 
 use crate::{
-    analysis::summary::{CellSummary, Findings},
+    analysis::summary::{CellSummary, Findings, unjudged},
     manifest::Manifest,
     report::headline,
     result::{LoadLevel, ResultFile},
@@ -50,7 +50,6 @@ pub struct ScenarioTrial {
     /// The headline of its verdict, if anything weakens a figure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<String>,
-    /// Without those of invalid figures.
     pub comparisons: Vec<TrialComparison>,
 }
 
@@ -62,6 +61,8 @@ pub struct TrialComparison {
     pub level: LoadLevel,
     pub figure: ComparedFigure,
     pub comparison: Comparison,
+    /// Whether the figures are valid, so that a report of the trial would compare them.
+    pub is_valid: bool,
 }
 
 /// What is compared.
@@ -113,10 +114,10 @@ impl TrialsFile {
                 (have.row, have.target, have.level, have.figure) == (&*one.row, &*one.target, one.level, one.figure)
             };
             match summaries.iter_mut().find(is_its) {
-                Some(summary) => summary.add(&one.comparison),
+                Some(summary) => summary.add(one),
                 None => {
                     let mut summary = TrialSummary::new(one, self.is_equal(&one.target));
-                    summary.add(&one.comparison);
+                    summary.add(one);
                     summaries.push(summary);
                 }
             }
@@ -133,16 +134,17 @@ impl TrialsFile {
 impl ScenarioTrial {
     fn of(findings: &Findings<'_>) -> ScenarioTrial {
         let of_cell = |summary: &CellSummary<'_>| {
+            let [throughput, cpu] = unjudged(findings.result, summary.cell);
             let figures = [
-                (ComparedFigure::Throughput, summary.against_baseline),
-                (ComparedFigure::CpuPerRequest, summary.cpu_against_baseline),
+                (ComparedFigure::Throughput, throughput, summary.against_baseline.is_some()),
+                (ComparedFigure::CpuPerRequest, cpu, summary.cpu_against_baseline.is_some()),
             ];
             let (row, target, level) = (summary.cell.row.clone(), summary.cell.target.clone(), summary.cell.level);
-            figures.into_iter().filter_map(move |(figure, comparison)| {
+            figures.into_iter().filter_map(move |(figure, comparison, is_valid)| {
                 let comparison = comparison.filter(|one| {
                     [one.ratio.median, one.ratio.low, one.ratio.high, one.p].iter().all(|value| value.is_finite())
                 })?;
-                Some(TrialComparison { row: row.clone(), target: target.clone(), level, figure, comparison })
+                Some(TrialComparison { row: row.clone(), target: target.clone(), level, figure, comparison, is_valid })
             })
         };
         ScenarioTrial {
@@ -155,14 +157,16 @@ impl ScenarioTrial {
 
     /// The targets that were called different, in words.
     pub fn words(&self) -> String {
-        let different = self.comparisons.iter().filter(|one| one.comparison.different);
+        let valid = self.comparisons.iter().filter(|one| one.is_valid);
+        let none_is_valid = valid.clone().next().is_none();
+        let different = valid.filter(|one| one.comparison.different);
         let words = different.map(|one| {
             let percent = (one.comparison.ratio.median - 1.0) * 100.0;
             format!("{} {} {percent:+.1} %", one.target, one.figure.words())
         });
         match words.collect::<Vec<_>>() {
             words if !words.is_empty() => format!("different: {}", words.join(", ")),
-            _ if self.comparisons.is_empty() => "no figure is valid".to_owned(),
+            _ if none_is_valid => "no figure is valid".to_owned(),
             _ => "no difference".to_owned(),
         }
     }
@@ -177,32 +181,42 @@ pub struct TrialSummary<'a> {
     pub figure: ComparedFigure,
     /// The target is the baseline under another name.
     pub is_equal: bool,
+    /// In trials with valid figures, and in all.
     pub different: usize,
-    /// The ratio to the baseline in each trial.
+    pub different_of_all: usize,
+    /// The ratio to the baseline in each trial with valid figures, and in each.
     ratios: Vec<f64>,
+    all_ratios: Vec<f64>,
 }
 
 impl<'a> TrialSummary<'a> {
     fn new(one: &'a TrialComparison, is_equal: bool) -> TrialSummary<'a> {
         let TrialComparison { row, target, level, figure, .. } = one;
-        TrialSummary { row, target, level: *level, figure: *figure, is_equal, different: 0, ratios: Vec::new() }
+        let (ratios, all_ratios) = (Vec::new(), Vec::new());
+        let (level, figure) = (*level, *figure);
+        TrialSummary { row, target, level, figure, is_equal, different: 0, different_of_all: 0, ratios, all_ratios }
     }
 
-    fn add(&mut self, comparison: &Comparison) {
-        self.different += usize::from(comparison.different);
-        self.ratios.push(comparison.ratio.median);
+    fn add(&mut self, one: &TrialComparison) {
+        let Comparison { ratio, different, .. } = one.comparison;
+        self.different_of_all += usize::from(different);
+        self.all_ratios.push(ratio.median);
+        if one.is_valid {
+            self.different += usize::from(different);
+            self.ratios.push(ratio.median);
+        }
     }
 
-    /// The trials in which it was compared.
+    /// The trials in which it was compared with valid figures.
     pub fn compared(&self) -> usize {
         self.ratios.len()
     }
 
-    /// The median of the ratios, the lowest and the highest.
+    /// The median of the ratios of all trials, the lowest and the highest.
     pub fn ratio(&self) -> Option<ConfidenceInterval> {
-        let (low, high) =
-            self.ratios.iter().fold((f64::MAX, f64::MIN), |(low, high), one| (low.min(*one), high.max(*one)));
-        Some(ConfidenceInterval { median: median(&self.ratios)?, low, high })
+        let all = &self.all_ratios;
+        let (low, high) = all.iter().fold((f64::MAX, f64::MIN), |(low, high), one| (low.min(*one), high.max(*one)));
+        Some(ConfidenceInterval { median: median(all)?, low, high })
     }
 
     /// Whether an equal target was called different more often than chance does at this confidence.
@@ -214,8 +228,8 @@ impl<'a> TrialSummary<'a> {
         chance.is_ok_and(|chance| chance.sf(self.different as u64 - 1) < UNLIKELY)
     }
 
-    /// The texts of a line of a table: row, clients, target, figure, how often, ratio.
-    pub fn line(&self, confidence: f64) -> [String; 6] {
+    /// The texts of a line of a table: row, clients, target, figure, how often of valid figures and of all, ratio.
+    pub fn line(&self, confidence: f64) -> [String; 7] {
         let target = if self.is_equal { format!("{} (equal)", self.target) } else { self.target.to_owned() };
         let too_often = if self.is_false_too_often(confidence) { ", more often than by chance" } else { "" };
         let ratio = self
@@ -227,6 +241,7 @@ impl<'a> TrialSummary<'a> {
             target,
             self.figure.words().to_owned(),
             format!("{} of {}{too_often}", self.different, self.compared()),
+            format!("{} of {}", self.different_of_all, self.all_ratios.len()),
             ratio,
         ]
     }
@@ -241,10 +256,12 @@ mod tests {
         "{name: s, title: S, about: A, targets: [one, same, slowed], baseline: one, connections: [8],
         variants: {one: {peer: none}, same: {peer: none}, slowed: {peer: none, path: /cpu/42us}}, rows: [{name: r}]}";
 
+    /// Each comparison is whether it was called different. Those of the target `disturbed` are invalid, and count as of `same`.
     fn file(trials: &[&[(&str, bool)]]) -> TrialsFile {
         let comparison = |(target, different): &(&str, bool)| TrialComparison {
             row: "r".to_owned(),
-            target: (*target).to_owned(),
+            target: target.replace("disturbed", "same"),
+            is_valid: *target != "disturbed",
             level: LoadLevel { connections: 8, rate: None, workers: 1 },
             figure: ComparedFigure::Throughput,
             comparison: Comparison {
@@ -277,17 +294,22 @@ mod tests {
 
     #[test]
     fn each_target_is_counted_by_itself() {
-        // In the last trial, the figure of the second target was invalid.
-        let file =
-            file(&[&[("same", false), ("slowed", true)], &[("same", false), ("slowed", true)], &[("slowed", false)]]);
+        // In the last two trials, the figures of the second target were invalid.
+        let file = file(&[
+            &[("same", false), ("slowed", true)],
+            &[("same", false), ("slowed", true)],
+            &[("disturbed", true), ("slowed", false)],
+            &[("disturbed", true)],
+        ]);
         let text = serde_json::to_string(&file).expect("it has finite numbers");
         let file: TrialsFile = serde_json::from_str(&text).expect("it is read as it was written");
-        let lines: Vec<[String; 6]> = file.summaries().iter().map(|one| one.line(0.9995)).collect();
+        let lines: Vec<[String; 7]> = file.summaries().iter().map(|one| one.line(0.9995)).collect();
         assert_eq!(lines.len(), 2);
-        assert_eq!(lines[0][2..5], ["same (equal)", "throughput", "0 of 2"]);
-        assert_eq!(lines[1][2..], ["slowed", "throughput", "2 of 3", "0.960 (0.960 to 1.001)"]);
+        assert_eq!(lines[0][2..6], ["same (equal)", "throughput", "0 of 2", "2 of 4"]);
+        assert_eq!(lines[1][2..], ["slowed", "throughput", "2 of 3", "2 of 3", "0.960 (0.960 to 1.001)"]);
         assert_eq!(file.trials[0].words(), "different: slowed throughput -4.0 %");
         assert_eq!(file.trials[2].words(), "no difference");
+        assert_eq!(file.trials[3].words(), "no figure is valid");
     }
 
     #[test]

@@ -278,11 +278,15 @@ fn trials_of_a_scenario_are_counted_in_one_file() {
     let trials: TrialsFile = serde_json::from_str(&fs::read_to_string(&files[0]).unwrap()).unwrap();
     assert_eq!((trials.planned, trials.incomplete.as_deref()), (2, None));
     assert_eq!(trials.trials.iter().map(|trial| trial.seed).collect::<Vec<_>>(), [7, 1_007]);
-    for summary in trials.summaries() {
+    let summaries = trials.summaries();
+    assert_eq!(summaries.iter().map(|summary| summary.target).collect::<Vec<_>>(), ["same", "slowed"]);
+    let slowed = summaries[1].ratio().expect("it was compared").high;
+    assert!(slowed < 1.0, "a request of 20 ms and more beside one without a delay: {slowed}");
+    for summary in summaries {
         let line = summary.line(0.99);
         // Two repeats cannot show a difference at this confidence.
-        assert_eq!((summary.different, summary.is_equal), (0, summary.target == "same"), "{line:?}");
-        assert!(printed.contains(&line[4]) && printed.contains(&line[5]), "{line:?} is not in {printed}");
+        assert_eq!((summary.different_of_all, summary.is_equal), (0, summary.target == "same"), "{line:?}");
+        assert!(printed.contains("0 of 2") && printed.contains(&line[6]), "{line:?} is not in {printed}");
     }
     let refused = place.lab(&["trials", "twice.yaml", "--count", "2", "--valgrind"]);
     assert!(text(&refused).contains("cannot be used with"), "{}", text(&refused));

@@ -70,7 +70,7 @@ fn show(trials: &TrialsFile) -> u8 {
     let mut table = Table::new();
     let ratio = format!("ratio to {}", trials.scenario.baseline);
     table.load_style(UTF8_FULL_CONDENSED);
-    table.set_header(["row", "clients", "target", "figure", "different", ratio.as_str()]);
+    table.set_header(["row", "clients", "target", "figure", "different", "of all", ratio.as_str()]);
     for summary in &summaries {
         table.add_row(summary.line(method.confidence));
     }
@@ -84,10 +84,11 @@ fn show(trials: &TrialsFile) -> u8 {
              at {percent} %"
         );
     }
-    out!("  ratio: the median over the trials, the lowest and the highest; invalid figures are not compared");
+    out!("  different: of trials with valid figures; ratio: of all trials, the median, the lowest and the highest");
     if let Some(reason) = &trials.incomplete {
         out!("  {} of {} trials: {reason}", trials.trials.len(), trials.planned);
     }
     let too_often = summaries.iter().any(|one| one.is_false_too_often(method.confidence));
-    u8::from(too_often || summaries.is_empty() || trials.incomplete.is_some())
+    let nothing = summaries.iter().all(|one| one.compared() == 0);
+    u8::from(too_often || nothing || trials.incomplete.is_some())
 }
