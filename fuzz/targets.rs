@@ -3,10 +3,15 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::io::{self, Read};
 use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use weir_bench::fuzzing::{
+    DEEPEST_STACK, FoldedStacks, MOST_BYTES_OF_STACKS, private_key_signs, public_key_again, signature_again,
+};
+use weir_bench::plot::flame_graph;
 use weir_control::document::WrittenDocument;
 use weir_control::lua as lua_text;
 use weir_control::text::edit::{EditBudget, EditOperation};
@@ -86,6 +91,8 @@ pub(crate) const ALL: &[(&str, Target)] = &[
     ("trace_context", trace_context),
     ("convert", convert),
     ("log_lines", log_lines),
+    ("minisign", minisign),
+    ("folded_stacks", folded_stacks),
 ];
 
 /// A head is complete at one length and not before, and whatever came of it can be looked at: a refused one is answered
@@ -863,6 +870,48 @@ pub(crate) fn log_lines(data: &[u8]) {
     });
     // What is no archive has no fault as a whole.
     assert!(read.is_ok() || data.contains(&b'{'), "{read:?}");
+}
+
+/// Any text is a signature, a public or a private key of minisign, or none. Those that are one are written as they can be read, and a
+/// private key signs what its public one verifies.
+pub(crate) fn minisign(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    for again in [signature_again, public_key_again] {
+        if let Some(written) = again(text) {
+            assert_eq!(again(&written).as_ref(), Some(&written), "another file than was read");
+        }
+    }
+    assert!(private_key_signs(text, data) != Some(false), "its halves do not belong together");
+}
+
+/// Samples of stacks as perf prints them: however they are cut, the same comes of them, within its bounds, and can be drawn.
+pub(crate) fn folded_stacks(data: &[u8]) {
+    let whole = FoldedStacks::read(data);
+    for piece in [1, 7, 1_024] {
+        assert_eq!(FoldedStacks::read(PieceReader { rest: data, piece }), whole, "cut in pieces of {piece}");
+    }
+    let bytes: usize = whole.counts().keys().map(String::len).sum();
+    assert!(bytes <= MOST_BYTES_OF_STACKS, "{bytes} bytes");
+    for (stack, samples) in whole.counts() {
+        assert!(*samples > 0 && !stack.chars().any(char::is_control), "{stack:?}");
+        let frames = stack.split(';').count();
+        assert!((2..=DEEPEST_STACK).contains(&frames) && stack.split(';').all(|frame| !frame.is_empty()), "{stack:?}");
+    }
+    let drawn = flame_graph("stacks", whole.counts());
+    assert!(drawn.starts_with("<svg") && drawn.ends_with("</svg>"), "{drawn}");
+}
+
+/// A reader that gives a few bytes at a time.
+struct PieceReader<'a> {
+    rest: &'a [u8],
+    piece: usize,
+}
+
+impl Read for PieceReader<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.piece.min(into.len());
+        (&mut self.rest).take(count as u64).read(into)
+    }
 }
 
 /// Whatever another gateway's configuration holds, what is written of it is YAML without a key that stands twice, which a converter

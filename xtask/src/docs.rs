@@ -39,7 +39,9 @@ pub(crate) fn write() -> Result<(), Problems> {
     }
     for (name, text) in pages {
         let path = Path::new(FOLDER).join(name);
-        fs::write(&path, text).map_err(|error| vec![format!("{}: {error}", path.display())])?;
+        if !stays(&path, &text) {
+            fs::write(&path, text).map_err(|error| vec![format!("{}: {error}", path.display())])?;
+        }
     }
     for (path, name) in DEFINITIONS {
         fs::write(path, definition(name)?).map_err(|error| vec![format!("{path}: {error}")])?;
@@ -53,7 +55,8 @@ pub(crate) fn write() -> Result<(), Problems> {
 pub(crate) fn compare() -> Result<(), Problems> {
     let stale = |(name, text): &(String, String)| {
         let path = Path::new(FOLDER).join(name);
-        let is_same = fs::read_to_string(&path).is_ok_and(|written| written == *text);
+        let is_same =
+            fs::read_to_string(&path).is_ok_and(|written| ages::without_ages(&written) == ages::without_ages(text));
         (!is_same).then(|| format!("{} is out of date; run `cargo xtask docs`", path.display()))
     };
     let pages = pages()?;
@@ -72,6 +75,11 @@ pub(crate) fn compare() -> Result<(), Problems> {
     problems.extend(names::check().err().into_iter().flatten());
     problems.extend(book::check().err().into_iter().flatten());
     if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+/// Whether a page says more than what would be written: its age, which is not known without a history.
+fn stays(path: &Path, text: &str) -> bool {
+    fs::read_to_string(path).is_ok_and(|written| written != text && ages::without_ages(&written) == text)
 }
 
 fn pages() -> Result<Vec<(String, String)>, Problems> {
@@ -112,7 +120,13 @@ fn results() -> Result<Vec<(String, String)>, Problems> {
     // Written by another process, so that it is exactly what `make results` writes.
     let folder = Path::new("target/result-pages");
     let _ = fs::remove_dir_all(folder);
-    output(Command::new(binary()?).args(["bench", "page"]).args(stored).arg("--folder").arg(folder))?;
+    let mut page = Command::new(binary()?);
+    page.args(["bench", "page"]).args(stored).arg("--folder").arg(folder);
+    let changes = Path::new("target/changes-of-the-hot-path");
+    if ages::write_changes(changes)? {
+        page.arg("--changes").arg(changes);
+    }
+    output(&mut page)?;
     let fault = |error: std::io::Error| vec![format!("{}: {error}", folder.display())];
     let mut pages = Vec::new();
     for entry in fs::read_dir(folder).map_err(fault)?.flatten() {

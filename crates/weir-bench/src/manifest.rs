@@ -74,16 +74,27 @@ const SYSCTLS: [&str; 15] = [
     "vm.max_map_count",
 ];
 
-/// What ends the versions of programs of this workspace that were built without optimisation.
-pub(crate) const NOT_OPTIMISED: &str = " (not optimised)";
+/// The text of [`NOT_OPTIMISED`], for [`VERSION`].
+macro_rules! not_optimised {
+    () => {
+        " (not optimised)"
+    };
+}
+/// What ends the versions of programs of this workspace that were built without optimisation. The lab tells builds apart by it.
+pub(crate) const NOT_OPTIMISED: &str = not_optimised!();
+/// The version of the programs of this workspace, and whether this build is one for development.
+pub const VERSION: &str = if cfg!(debug_assertions) {
+    concat!(env!("CARGO_PKG_VERSION"), not_optimised!())
+} else {
+    env!("CARGO_PKG_VERSION")
+};
 
 impl Manifest {
     /// Reads the current state of the machine.
     pub fn read(pinning: Pinning) -> Manifest {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         let mut versions = BTreeMap::new();
-        let build = if cfg!(debug_assertions) { NOT_OPTIMISED } else { "" };
-        versions.insert("weir-bench".to_owned(), format!("{}{build}", env!("CARGO_PKG_VERSION")));
+        versions.insert("weir-bench".to_owned(), VERSION.to_owned());
         Manifest {
             hostname: line("/proc/sys/kernel/hostname").unwrap_or_default(),
             kernel: line("/proc/version").unwrap_or_default(),

@@ -16,6 +16,7 @@ use crate::{
     errors::FileError,
     manifest::Manifest,
     scenario::Scenario,
+    stacks::StackSamples,
 };
 
 /// The schema's name and version. The number grows when a reader of the old version would misread the new one.
@@ -62,13 +63,10 @@ pub struct ResultFile {
     /// Where curves over the number of clients bend.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub knees: Vec<Knee>,
-    /// Where targets spent their time in the slowest run of each cell, with `--flame-graph`.
+    /// Where targets spent their time in the slowest run of each cell, with `--flame-graph`; or why that is not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub profiles: Vec<StackProfile>,
 }
-
-/// The most frames of a stack that are kept, and drawn, from the outermost.
-pub const DEEPEST_STACK: usize = 96;
 
 /// Where a target spent its processor time in the slowest run of a cell, by samples of perf.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -81,6 +79,9 @@ pub struct StackProfile {
     pub rps: f64,
     /// Frames from the outermost, separated by `;`, and the number of samples.
     pub stacks: BTreeMap<String, u64>,
+    /// Why there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
 }
 
 /// A machine of a run on several ones.
@@ -386,7 +387,7 @@ pub struct MeasuredRun {
     pub memory_after: Option<MemoryKinds>,
     /// Samples of where the target spent its time; of the slowest run they are in [`ResultFile::profiles`].
     #[serde(skip)]
-    pub stacks: BTreeMap<String, u64>,
+    pub stacks: StackSamples,
 }
 
 /// The memory of all processes of a target at one moment, as the kernel divides it.
@@ -856,13 +857,7 @@ impl ResultFile {
 
     /// Writes the file whole or not at all.
     pub fn write(&self, path: &Path) -> Result<(), FileError> {
-        let name = FileError::at(path);
-        let partial = path.with_extension("json.partial");
-        let mut file = fs::File::create(&partial).map_err(&name)?;
-        let text = serde_json::to_vec(self).expect("a result has string keys and finite numbers");
-        file.write_all(&text).map_err(&name)?;
-        drop(file);
-        fs::rename(&partial, path).map_err(name)
+        write_json(path, self)
     }
 
     /// The policies of a row for which a target has a replacement: their names, and the replacements.
@@ -876,6 +871,17 @@ impl ResultFile {
     pub fn series<'a>(&'a self, row: &'a str, target: &'a str) -> impl Iterator<Item = &'a Cell> {
         self.cells.iter().filter(move |cell| cell.row == row && cell.target == target)
     }
+}
+
+/// Writes a file of JSON whole or not at all.
+pub(crate) fn write_json(path: &Path, content: &impl Serialize) -> Result<(), FileError> {
+    let name = FileError::at(path);
+    let partial = path.with_extension("json.partial");
+    let mut file = fs::File::create(&partial).map_err(&name)?;
+    let text = serde_json::to_vec(content).expect("it has string keys and finite numbers");
+    file.write_all(&text).map_err(&name)?;
+    drop(file);
+    fs::rename(&partial, path).map_err(name)
 }
 
 /// Why a file is not a result that this version of the lab reads.

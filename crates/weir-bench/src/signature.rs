@@ -6,6 +6,7 @@
 //! itself signs with the others.
 
 mod error;
+pub(crate) mod fuzzing;
 mod id;
 mod key;
 

@@ -2,6 +2,7 @@
 //! installed.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     process::{Command, Output},
@@ -10,7 +11,9 @@ use std::{
 
 use weir_bench::{
     analysis::lint,
-    result::{CellOutcome, ResultFile, RouteChanges},
+    result::{Cell, CellOutcome, ResultFile, RouteChanges, StackProfile},
+    scenario,
+    trials::TrialsFile,
 };
 use weir_testkit::skipped;
 
@@ -118,6 +121,68 @@ fn a_scenario_becomes_a_result_a_report_and_exports() {
     let compared = place.lab(&["compare", name(&file), name(&file)]);
     assert!(text(&compared).contains("≈"), "{}", text(&compared));
     assert_eq!(compared.status.code(), Some(0), "a result does not differ from itself: {}", text(&compared));
+    older_results_are_marked(&place, result.clone());
+    told_without_a_flame_graph(&place, result);
+}
+
+/// Pages say how often the program has changed since, and which rows of the lab's own scenario a result is older than.
+fn older_results_are_marked(place: &Place, mut result: ResultFile) {
+    let mut scenario = scenario::read("compare").unwrap();
+    scenario.rows.retain(|row| row.name != "GET 1 MiB");
+    result.scenario = scenario;
+    result.cells.retain(|cell| cell.row == "GET");
+    result.started_at = "2026-11-01T00:00:00Z".to_owned();
+    let file = place.0.join("out/older.json");
+    result.write(&file).unwrap();
+    let changes: String = (0..60).map(|number| format!("2026-11-02T00:{number:02}:00Z\n")).collect();
+    fs::write(place.0.join("changes"), changes).unwrap();
+    let pages = |arguments: &[&str]| {
+        let output = place.lab(&[&["page", name(&file), "--folder", "pages"][..], arguments].concat());
+        assert!(output.status.success(), "{}", text(&output));
+        ["compare.md", "README.md"].map(|page| fs::read_to_string(place.0.join("pages").join(page)).unwrap())
+    };
+    let [page, index] = pages(&["--changes", "changes"]);
+    assert!(page.contains("\n> Older build: what every request passes through has changed at least 50 times since.\n"));
+    assert!(page.contains("\n> This result is older than these rows of the scenario: GET 1 MiB.\n"), "{page}");
+    assert!(index.contains("\n> Older builds") && index.contains(": [compare](compare.md) 50.\n"), "{index}");
+    let [page, index] = pages(&[]);
+    assert!(!page.contains("Older build") && !index.contains("Older build"), "{index}");
+    fs::write(place.0.join("changes"), "yesterday\n").unwrap();
+    let wrong = place.lab(&["page", name(&file), "--folder", "pages", "--changes", "changes"]);
+    assert!(text(&wrong).contains("each line is a time"), "{}", text(&wrong));
+}
+
+/// The terminal and the report say why there is no flame graph, once for all figures with the same reason.
+fn told_without_a_flame_graph(place: &Place, mut result: ResultFile) {
+    let reason = "perf took no sample <of it>";
+    let missing = |cell: &Cell| StackProfile {
+        row: cell.row.clone(),
+        target: cell.target.clone(),
+        level: cell.level,
+        repeat: 0,
+        rps: 1_000.0,
+        stacks: BTreeMap::new(),
+        missing: Some(reason.to_owned()),
+    };
+    result.profiles = result.cells.iter().filter(|cell| cell.row == "GET").map(missing).collect();
+    result.profiles.push(StackProfile {
+        row: "sampled".to_owned(),
+        stacks: [("none;serve".to_owned(), 5)].into(),
+        missing: None,
+        ..result.profiles[0].clone()
+    });
+    let file = place.0.join("out/profiles.json");
+    result.write(&file).unwrap();
+    assert_eq!(ResultFile::read(&file).unwrap().profiles.len(), 3);
+    let printed = text(&place.lab(&["report", name(&file)]));
+    let line = format!("no flame graph of none · GET · 2 and 1 more figures: {reason}");
+    assert_eq!(printed.matches(&line).count(), 1, "{printed}");
+    let page = fs::read_to_string(file.with_extension("html")).unwrap();
+    assert_eq!(page.matches("perf took no sample &lt;of it&gt;").count(), 1);
+    assert!(
+        page.contains("none · sampled · 2 clients") && !page.contains("none · GET · 2 clients · repeat"),
+        "one graph"
+    );
 }
 
 /// The findings about measurements and scaling follow from the contents of the result.
@@ -192,6 +257,39 @@ fn a_run_without_figures_is_invalid_and_wrong_options_are_refused() {
         assert!(text(&refused).contains(problem), "{option}: {}", text(&refused));
         assert_eq!(refused.status.code(), Some(2), "{option}: {}", text(&refused));
     }
+}
+
+/// Two trials of a scenario whose targets are the backend itself: under another name, and with a slower path.
+#[test]
+fn trials_of_a_scenario_are_counted_in_one_file() {
+    let place = Place::new("trials");
+    let scenario = "{name: twice, title: T, about: A, targets: [one, same, slowed], baseline: one, connections: [2], rows: [{name: r}],
+        variants: {one: {peer: none}, same: {peer: none}, slowed: {peer: none, path: /delay/20ms}},
+        method: {warmup_s: 0.1, measured_s: 0.5, repeats: 2, confidence: 0.99}}";
+    fs::write(place.0.join("twice.yaml"), scenario).unwrap();
+    let output =
+        place.lab(&["trials", "twice.yaml", "--count", "2", "--seed", "7", "--out", "out", "--cache", "cache"]);
+    let printed = text(&output);
+    assert!(output.status.code().is_some_and(|code| code < 2), "{printed}");
+    assert!(printed.contains("trial 2 of 2: "), "{printed}");
+    let files = place.results(".json");
+    assert_eq!(files.len(), 1, "one file for all trials: {files:?}");
+    assert!(name(&files[0]).contains("twice-trials-"), "{files:?}");
+    let trials: TrialsFile = serde_json::from_str(&fs::read_to_string(&files[0]).unwrap()).unwrap();
+    assert_eq!((trials.planned, trials.incomplete.as_deref()), (2, None));
+    assert_eq!(trials.trials.iter().map(|trial| trial.seed).collect::<Vec<_>>(), [7, 1_007]);
+    let summaries = trials.summaries();
+    assert_eq!(summaries.iter().map(|summary| summary.target).collect::<Vec<_>>(), ["same", "slowed"]);
+    let slowed = summaries[1].ratio().expect("it was compared").high;
+    assert!(slowed < 1.0, "a request of 20 ms and more beside one without a delay: {slowed}");
+    for summary in summaries {
+        let line = summary.line(0.99);
+        // Two repeats cannot show a difference at this confidence.
+        assert_eq!((summary.different_of_all, summary.is_equal), (0, summary.target == "same"), "{line:?}");
+        assert!(printed.contains("0 of 2") && printed.contains(&line[6]), "{line:?} is not in {printed}");
+    }
+    let refused = place.lab(&["trials", "twice.yaml", "--count", "2", "--valgrind"]);
+    assert!(text(&refused).contains("cannot be used with"), "{}", text(&refused));
 }
 
 #[test]

@@ -253,6 +253,15 @@ fn compared_with(
     compare(&values(theirs, figure), &values(ours, figure), &within, confidence, result.seed)
 }
 
+/// Throughput and CPU time per request of a cell against the baseline, whatever the verdicts say of them.
+pub fn unjudged(result: &ResultFile, cell: &Cell) -> [Option<Comparison>; 2] {
+    let baseline = baseline(result, cell);
+    [
+        compared_with(result, cell, baseline, &|run| Some(run.throughput()), &|turn| Some(turn.rps)),
+        compared_with(result, cell, baseline, &MeasuredRun::target_cpu_us, &|turn| turn.target_cpu_us),
+    ]
+}
+
 /// The 99th percentile of latency of a cell, less that of the row's direct runs, in each repeat; `None` if one of them is invalid.
 fn p99_added_ms(result: &ResultFile, cell: &Cell, verdicts: &[LintVerdict]) -> Option<ConfidenceInterval> {
     let is_direct = |other: &&Cell| {

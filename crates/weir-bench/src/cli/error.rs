@@ -47,6 +47,9 @@ pub enum LabError {
     /// A thread group of an imported plan.
     #[error("{name}: {source}")]
     Group { name: String, source: PlanError },
+    /// The file of `--changes`.
+    #[error("{}: {source}; each line is a time, such as 2026-11-27T08:28:10Z", .path.display())]
+    Changes { path: PathBuf, source: jiff::Error },
     /// Two results without a common cell.
     #[error("the two results have no measured cell in common")]
     NothingToCompare,

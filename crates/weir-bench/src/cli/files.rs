@@ -22,7 +22,7 @@ use crate::{
     errors::FileError,
     export::{self, ExportFormat},
     plot::{Unit, standalone},
-    report::{self, markdown},
+    report::{self, ProgramChanges, markdown},
     result::ResultFile,
     run,
     stats::Comparison,
@@ -122,6 +122,10 @@ pub struct PageArguments {
     /// Writes a page with its figures for each result into this folder, and an index of them, README.md
     #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["prices", "to"])]
     pub folder: Option<PathBuf>,
+    /// A file with the times of changes of the measured program, such as `git log --format=%aI`, one a line: pages say how many of them
+    /// are younger than a result
+    #[arg(long, value_name = "FILE", requires = "folder")]
+    pub changes: Option<PathBuf>,
     /// Writes the page to this file instead of standard output
     #[arg(long, value_name = "FILE")]
     pub to: Option<PathBuf>,
@@ -134,19 +138,24 @@ pub(super) fn page(arguments: PageArguments) -> Result<u8, LabError> {
     if arguments.folder.is_some() {
         page.push_str(markdown::INDEX_TABLE);
     }
+    let changes = arguments.changes.as_deref().map(read_changes).transpose()?.unwrap_or_default();
     let results = arguments.files.iter().map(|path| ResultFile::read(path)).collect::<Result<Vec<_>, _>>()?;
     let findings: Vec<Findings<'_>> = results.iter().map(summary::findings).collect();
     if arguments.prices {
         page.push_str(&markdown::prices(&findings));
     }
     // A run that only counted instructions has no figures of its own: they are on the page of prices.
+    let mut pages = Vec::new();
     for one in findings.iter().filter(|one| !arguments.prices && !one.result.cells.is_empty()) {
-        let section = match &arguments.folder {
-            Some(folder) => markdown::index_row(one, &result_page(one, folder)?),
-            None => markdown::results(one),
+        let Some(folder) = &arguments.folder else {
+            page.push_str(&markdown::results(one));
+            continue;
         };
-        page.push_str(&section);
+        let name = result_page(one, folder, &changes)?;
+        page.push_str(&markdown::index_row(one, &name));
+        pages.push((one.result, name));
     }
+    page.push_str(&changes.index_line(pages.iter().map(|(result, name)| (*result, name.as_str()))));
     match (&arguments.folder, &arguments.to) {
         (Some(folder), _) => write(&folder.join("README.md"), &page)?,
         (None, Some(path)) => write(path, &page)?,
@@ -155,8 +164,13 @@ pub(super) fn page(arguments: PageArguments) -> Result<u8, LabError> {
     Ok(0)
 }
 
+fn read_changes(path: &Path) -> Result<ProgramChanges, LabError> {
+    let text = fs::read_to_string(path).map_err(FileError::at(path))?;
+    ProgramChanges::read(&text).map_err(|source| LabError::Changes { path: path.to_owned(), source })
+}
+
 /// Writes the page of a result and its figures into a folder. Returns the name of the page.
-fn result_page(findings: &Findings<'_>, folder: &Path) -> Result<String, FileError> {
+fn result_page(findings: &Findings<'_>, folder: &Path, changes: &ProgramChanges) -> Result<String, FileError> {
     fs::create_dir_all(folder).map_err(FileError::at(folder))?;
     let scenario = &findings.result.scenario.name;
     let mut pictures = Vec::new();
@@ -167,7 +181,7 @@ fn result_page(findings: &Findings<'_>, folder: &Path) -> Result<String, FileErr
         pictures.push((shows, file));
     }
     let page = format!("{scenario}.md");
-    write(&folder.join(&page), &markdown::result_page(findings, &pictures))?;
+    write(&folder.join(&page), &markdown::result_page(findings, &pictures, changes))?;
     Ok(page)
 }
 

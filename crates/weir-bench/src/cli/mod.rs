@@ -11,6 +11,7 @@ pub(crate) mod print;
 mod run;
 mod schema;
 mod sign;
+mod trials;
 
 use clap::Subcommand;
 
@@ -21,6 +22,9 @@ pub use self::error::{LabError, LoadCommandError};
 pub enum LabCommand {
     /// Runs a scenario, and writes a table, a report, a result file and a verdict
     Run(Box<run::Arguments>),
+    /// Measures a scenario many times, and counts how often each target is called different from the baseline: a test of the lab
+    /// with equal targets, or with a planted difference
+    Trials(Box<trials::TrialsArguments>),
     /// Runs parts of the lab for `weir bench run` on another machine
     Agent(agent::AgentArguments),
     /// Lists the scenarios, and the targets with their installed programs
@@ -57,6 +61,7 @@ pub enum LabCommand {
 pub fn run(command: LabCommand) -> Result<u8, LabError> {
     match command {
         LabCommand::Run(arguments) => run::run(*arguments),
+        LabCommand::Trials(arguments) => trials::trials(*arguments),
         LabCommand::Agent(arguments) => agent::agent(arguments),
         LabCommand::List(arguments) => machine::list(arguments),
         LabCommand::Compare(arguments) => files::compare(arguments),

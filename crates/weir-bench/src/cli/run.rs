@@ -119,14 +119,19 @@ pub(super) fn name_and_path(text: &str) -> Result<(String, PathBuf), ValueError>
 
 pub(super) fn run(arguments: Arguments) -> Result<u8, LabError> {
     let scenario = chosen(scenario::read(&arguments.scenario)?, &arguments)?;
+    let out = arguments.common.out.clone();
+    finish(&run::run(scenario, &options_of(arguments)?)?, &out)
+}
+
+/// What the command line says besides the scenario.
+pub(super) fn options_of(arguments: Arguments) -> Result<RunOptions, LabError> {
     let MachineArguments { generators, gateway, backend_machine, key } = arguments.machines;
-    let options = RunOptions {
+    Ok(RunOptions {
         valgrind: arguments.valgrind,
         flame_graph: arguments.flame_graph,
         machines: MachineOptions { generators, gateway, backend: backend_machine, key },
         ..options(&arguments.common, arguments.quick, arguments.seed)?
-    };
-    finish(&run::run(scenario, &options)?, &arguments.common.out)
+    })
 }
 
 pub(super) fn options(common: &Common, quick: bool, seed: u64) -> Result<RunOptions, LabError> {
@@ -184,6 +189,9 @@ pub(super) fn show(findings: &Findings<'_>) {
     }
     for line in left_out {
         out!("  {line}");
+    }
+    for line in report::missing_flame_graphs(findings) {
+        out!("{line}");
     }
     for table in [report::instruction_counts, report::costs, report::searches, report::knees]
         .iter()

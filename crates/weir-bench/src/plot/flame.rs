@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::svg::{INK, Svg, TextAnchor};
-use crate::result::DEEPEST_STACK;
+use crate::stacks::DEEPEST_STACK;
 
 const WIDTH: f64 = 1_080.0;
 const ROW: f64 = 17.0;

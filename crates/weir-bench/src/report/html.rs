@@ -2,8 +2,8 @@ use std::fmt::Write as _;
 
 use super::{
     Figure, against, difference, extra, extra_headers, figures, found, grouped, headline, holds_connections,
-    knee_figures, latency, left_out, legend, length, level, overview, plain, processors, published_after, schedule_of,
-    target_name, with_interval, with_workers,
+    knee_figures, latency, left_out, legend, length, level, missing_flame_graphs, overview, plain, processors,
+    published_after, schedule_of, target_name, with_interval, with_workers,
 };
 use crate::{
     analysis::{
@@ -105,7 +105,10 @@ fn flame_graphs(findings: &Findings<'_>, page: &mut String) {
         "<section><h2>Where the slowest runs spent their time</h2><p>Each frame is as wide as its share of the samples, and lies \
          below its caller. What waits has no samples.</p>",
     );
-    for one in &findings.result.profiles {
+    for line in missing_flame_graphs(findings) {
+        let _ = write!(page, "<p>{}</p>", escape(&line));
+    }
+    for one in findings.result.profiles.iter().filter(|one| !one.stacks.is_empty()) {
         let clients = level(one.level.connections, one.level.workers);
         let rate = Unit::Count.label(one.rps);
         let title = format!("{} · {} · {clients} clients · repeat {}, {rate}/s", one.target, one.row, one.repeat + 1);

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::{level, target_name};
+use super::{
+    age::{ProgramChanges, newer_rows},
+    level, target_name,
+};
 use crate::{
     analysis::{
         lint::Severity,
@@ -11,7 +14,7 @@ use crate::{
     },
     plot::Unit,
     result::MeasuredRun,
-    scenario::{Ablation, Scenario, TableColumn},
+    scenario::{self, Ablation, Scenario, TableColumn},
     stats::{Comparison, ConfidenceInterval, median, modes},
 };
 
@@ -48,12 +51,14 @@ pub fn results(findings: &Findings<'_>) -> String {
 }
 
 /// One result as a page of its own. `pictures` are names of files beside it, each with what it shows.
-pub fn result_page(findings: &Findings<'_>, pictures: &[(String, String)]) -> String {
+pub fn result_page(findings: &Findings<'_>, pictures: &[(String, String)], changes: &ProgramChanges) -> String {
     let scenario = &findings.result.scenario;
     let mut page = format!("# {}\n\n{}\n", scenario.title, scenario.about.trim());
     page.push_str(&publication(scenario));
     let _ = write!(page, "\n## Measured with the lab\n\n{}\n", measured(findings));
     page.push_str(&versions(findings));
+    page.push_str(&changes.line(findings.result));
+    page.push_str(&older_than_rows(findings));
     page.push_str(&verdict(findings));
     for (shows, file) in pictures {
         let _ = write!(page, "\n![{shows}]({file})\n");
@@ -130,6 +135,18 @@ fn versions(findings: &Findings<'_>) -> String {
     let named = findings.result.targets.iter().filter_map(|one| Some((&one.name, one.version.as_ref()?)));
     let list: Vec<String> = named.map(|(name, version)| format!("{name}: {version}")).collect();
     if list.is_empty() { String::new() } else { format!("\nVersions: {}.\n", list.join("; ")) }
+}
+
+/// The rows of the lab's own scenario that came after the result.
+fn older_than_rows(findings: &Findings<'_>) -> String {
+    let name = &findings.result.scenario.name;
+    // A name that is a path would be read as one.
+    let own = scenario::names().contains(name).then(|| scenario::read(name).ok()).flatten();
+    let Some(now) = own else { return String::new() };
+    match newer_rows(findings.result, &now).as_slice() {
+        [] => String::new(),
+        newer => format!("\n> This result is older than these rows of the scenario: {}.\n", newer.join("; ")),
+    }
 }
 
 fn verdict(findings: &Findings<'_>) -> String {

@@ -1,5 +1,6 @@
 //! Reports for people: a table in the terminal, one HTML file, figures. All are derived from a stored result.
 
+mod age;
 mod compared;
 mod figures;
 mod html;
@@ -9,6 +10,7 @@ mod published;
 mod table;
 
 pub use self::{
+    age::{OLDER_BUILD, ProgramChanges},
     compared::{COMPARED_HEADER, compared, compared_legend},
     figures::{Figure, essential, figures},
     html::{STYLE, html},
@@ -271,6 +273,24 @@ pub fn left_out(findings: &Findings<'_>) -> Vec<String> {
             _ => named,
         };
         format!("{target} {reason} ({of})")
+    };
+    reasons.into_iter().map(line).collect()
+}
+
+/// Why figures have no flame graph, if `--flame-graph` asked for them: a line for each reason.
+pub fn missing_flame_graphs(findings: &Findings<'_>) -> Vec<String> {
+    let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
+    for one in &findings.result.profiles {
+        let Some(reason) = one.missing.as_deref() else { continue };
+        let figure = format!("{} · {} · {}", one.target, one.row, level(one.level.connections, one.level.workers));
+        match reasons.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, figures)) => figures.push(figure),
+            None => reasons.push((reason, vec![figure])),
+        }
+    }
+    let line = |(reason, figures): (&str, Vec<String>)| match figures.len() {
+        1 => format!("no flame graph of {}: {reason}", figures[0]),
+        count => format!("no flame graph of {} and {} more figures: {reason}", figures[0], count - 1),
     };
     reasons.into_iter().map(line).collect()
 }

@@ -20,7 +20,7 @@ use super::{
     not_started::{StartFailure, StartFailureKind},
     place::{RunDirectory, free_port},
     probe::probe,
-    profile::{FoldedStacks, StackSampler},
+    profile::{NoStacks, StackSampler},
     records::{RecordWatch, TargetRecords},
     reload::Reload,
     route_changes,
@@ -37,6 +37,7 @@ use crate::{
     run::plan::{self, LoadDestination},
     sample::{ProcessSampler, WatchedProcess, memory_kinds, open_files_limit, rss_bytes},
     scenario::{EventAction, Scenario, ScenarioRow, Speak, Variant},
+    stacks::{FoldedStacks, StackSamples},
     target::{
         BackendAddress, Child, Inputs, PeerDefinition, ProcessEnded, Readiness, TemplateRoute, credentials,
         wait_until_listening,
@@ -109,7 +110,7 @@ pub struct MoreSamples {
 
 struct RunningSamples {
     counting: Option<thread::JoinHandle<Option<Instructions>>>,
-    stacks: Option<StackSampler>,
+    stacks: Option<Result<StackSampler, NoStacks>>,
 }
 
 impl MoreSamples {
@@ -123,15 +124,20 @@ impl MoreSamples {
         let sampled = self.stacks && !pids.is_empty();
         RunningSamples {
             counting: self.counters.then(|| count_later(pids.to_vec(), load.clone(), warm_up, measured)),
-            stacks: sampled.then(|| StackSampler::start(pids, dir.join("stacks.perf"), warm_up + measured)).flatten(),
+            stacks: sampled.then(|| StackSampler::start(pids, dir.join("stacks.perf"), warm_up + measured)),
         }
     }
 }
 
 impl RunningSamples {
-    fn finish(self) -> (Option<Instructions>, FoldedStacks) {
+    fn finish(self) -> (Option<Instructions>, StackSamples) {
         let instructions = self.counting.and_then(|thread| thread.join().expect("counting does not panic"));
-        (instructions, self.stacks.map(StackSampler::finish).unwrap_or_default())
+        let stacks = match self.stacks.map(|sampler| sampler?.finish()) {
+            None => StackSamples::default(),
+            Some(Ok(stacks)) => StackSamples { stacks, missing: None },
+            Some(Err(reason)) => StackSamples { stacks: FoldedStacks::default(), missing: Some(reason.to_string()) },
+        };
+        (instructions, stacks)
     }
 }
 

@@ -58,8 +58,8 @@ use crate::{
     analysis::knee,
     manifest::{Cpu, LogicalCpu, Manifest, Pinning},
     result::{
-        Cell, CellOutcome, InstructionCount, LoadLevel, ResultFile, SCHEMA, Search, SearchAttempt, StackProfile,
-        TargetRecord,
+        Cell, CellOutcome, InstructionCount, LoadLevel, MeasuredRun, ResultFile, SCHEMA, Search, SearchAttempt,
+        StackProfile, TargetRecord,
     },
     scenario::{BackendKind, RateOf, Scenario, ScenarioRow, Speak},
     target::{self, InstallError, Installed, PeerDefinition, PeerError},
@@ -147,18 +147,23 @@ pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, RunEr
     })
 }
 
-/// The samples of the slowest run of each cell that has any.
+/// The samples of the slowest run of each cell that has any, or why none has.
 fn profiles(cells: &[Cell]) -> Vec<StackProfile> {
     let of_cell = |cell: &Cell| {
-        let sampled = cell.runs().iter().filter(|run| !run.stacks.is_empty());
-        let slowest = sampled.min_by(|one, other| one.throughput().total_cmp(&other.throughput()))?;
+        let slowest = |wanted: &dyn Fn(&MeasuredRun) -> bool| {
+            let runs = cell.runs().iter().filter(|run| wanted(run));
+            runs.min_by(|one, other| one.throughput().total_cmp(&other.throughput()))
+        };
+        let sampled = slowest(&|run| !run.stacks.stacks.is_empty());
+        let slowest = sampled.or_else(|| slowest(&|run| run.stacks.missing.is_some()))?;
         Some(StackProfile {
             row: cell.row.clone(),
             target: cell.target.clone(),
             level: cell.level,
             repeat: slowest.repeat,
             rps: slowest.throughput(),
-            stacks: slowest.stacks.clone(),
+            stacks: slowest.stacks.stacks.counts().clone(),
+            missing: slowest.stacks.missing.clone().filter(|_| slowest.stacks.stacks.is_empty()),
         })
     };
     cells.iter().filter_map(of_cell).collect()
@@ -431,7 +436,7 @@ impl Lab<'_> {
         let cells = self.cells.iter().filter(|cell| cell.row == of.row && cell.target == *baseline);
         let highest = cells.max_by_key(|cell| cell.level.connections);
         let run = highest.and_then(|cell| cell.runs().iter().find(|run| run.repeat == repeat));
-        let rate = run.map(crate::result::MeasuredRun::throughput).filter(|rate| *rate > 0.0);
+        let rate = run.map(MeasuredRun::throughput).filter(|rate| *rate > 0.0);
         let rate = rate.ok_or_else(|| NoRate { row: of.row.clone(), baseline: baseline.clone() })?;
         Ok(rate * of.times)
     }
@@ -440,7 +445,7 @@ impl Lab<'_> {
     pub fn median_rate(&self, row: &str, target: &str, at: LoadLevel) -> Option<f64> {
         let mut cells = self.cells.iter().filter(|cell| cell.row == row && cell.target == target);
         let cell = cells.find(|cell| cell.level == at)?;
-        let rates: Vec<f64> = cell.runs().iter().map(crate::result::MeasuredRun::throughput).collect();
+        let rates: Vec<f64> = cell.runs().iter().map(MeasuredRun::throughput).collect();
         crate::stats::median(&rates).filter(|rate| *rate > 0.0)
     }
 
@@ -556,7 +561,7 @@ impl Lab<'_> {
 }
 
 impl Cell {
-    fn add(&mut self, run: crate::result::MeasuredRun) {
+    fn add(&mut self, run: MeasuredRun) {
         match &mut self.outcome {
             CellOutcome::Measured { runs } | CellOutcome::Failed { runs, .. } => runs.push(run),
             CellOutcome::Unsupported { .. } => {}

@@ -1,31 +1,40 @@
 //! Where a target spends its processor time in a run, by samples of perf.
 
 use std::{
-    collections::BTreeMap,
-    fs,
+    fs::{self, File},
+    io::{self, Read as _},
+    os::unix::process::ExitStatusExt as _,
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::result::DEEPEST_STACK;
-use crate::target::{COMMAND_LIMIT, output_within};
+use crate::{
+    stacks::FoldedStacks,
+    target::{COMMAND_LIMIT, output_within, read_within},
+};
 
 const PERF: &str = "perf";
 /// Samples of a run: enough to see a share of a hundredth, few enough not to change the figure.
 const SAMPLES: f64 = 400.0;
-const LOWEST_FREQUENCY: f64 = 9.0;
+/// The lowest that perf takes: 3,600 samples of an hour, for each processor that is busy.
+const LOWEST_FREQUENCY: f64 = 1.0;
 const HIGHEST_FREQUENCY: f64 = 99.0;
 /// The bytes of a stack that are copied with each sample, to find the callers in programs without frame pointers.
 const STACK_BYTES: u32 = 32_768;
+/// The most that perf writes: more than 8,000 samples. It ends with what it has.
+const LARGEST_FILE: &str = "256M";
 /// How long perf may take to write its file.
 const END_LIMIT: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(5);
-
-/// Stacks, each as its frames from the outermost, separated by `;`, and the number of samples.
-pub(super) type FoldedStacks = BTreeMap<String, u64>;
+/// The most bytes that are read of what perf says of a failure.
+const LONGEST_WORDS: u64 = 4_096;
+/// Who may sample: the higher, the fewer.
+const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
+/// What perf says if the kernel refuses to let it sample.
+const REFUSALS: [&str; 3] = ["perf_event_paranoid", "ermission", "not permitted"];
 
 /// Whether perf is there.
 pub(super) fn is_available() -> bool {
@@ -34,42 +43,118 @@ pub(super) fn is_available() -> bool {
     output_within(command, COMMAND_LIMIT, &|_| {}).is_ok_and(|output| output.status.success())
 }
 
+/// Why a run has no samples of stacks.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoStacks {
+    #[error("perf does not start: {0}")]
+    Start(io::Error),
+    #[error("perf may not sample{}: {words}; root may, or a user where kernel.perf_event_paranoid is at most 1", value(.paranoid))]
+    NotAllowed { paranoid: Option<String>, words: String },
+    #[error("perf record failed with {status}: {words}")]
+    Record { status: ExitStatus, words: String },
+    #[error("perf record did not end within {} s", END_LIMIT.as_secs())]
+    Late,
+    #[error("perf script: {0}")]
+    Script(io::Error),
+    #[error("perf script failed with {status}: {words}")]
+    Unreadable { status: ExitStatus, words: String },
+    #[error("perf took no sample: the processes that were there when the run began used hardly any processor time")]
+    NoSample,
+}
+
+fn value(paranoid: &Option<String>) -> String {
+    paranoid.as_ref().map_or(String::new(), |value| format!(" (kernel.perf_event_paranoid is {value})"))
+}
+
+impl NoStacks {
+    /// Why perf itself has ended, by what it said.
+    fn of_record(status: ExitStatus, said: &str) -> NoStacks {
+        let words = first_words(said);
+        match REFUSALS.iter().any(|refusal| said.contains(refusal)) {
+            true => {
+                let paranoid = fs::read_to_string(PARANOID).ok().map(|text| text.trim().to_owned());
+                NoStacks::NotAllowed { paranoid, words }
+            }
+            false => NoStacks::Record { status, words },
+        }
+    }
+}
+
+/// The first line that says something: perf writes a title above it, and advice below.
+fn first_words(said: &str) -> String {
+    let mut lines = said.lines().map(str::trim).filter(|line| !line.is_empty() && !line.ends_with("rror:"));
+    let words = lines.next().unwrap_or("it says nothing");
+    words.chars().filter(|one| !one.is_control()).collect::<String>().trim_end_matches('.').to_owned()
+}
+
 /// A running perf.
 pub(super) struct StackSampler {
     perf: Child,
     file: PathBuf,
+    /// What it says.
+    words: PathBuf,
 }
 
 impl StackSampler {
-    /// Samples processes, and those that they start, over about this time. `None` if perf does not start.
-    pub(super) fn start(pids: &[u32], file: PathBuf, length: Duration) -> Option<StackSampler> {
+    /// Samples processes, and those that they start, over about this time.
+    pub(super) fn start(pids: &[u32], file: PathBuf, length: Duration) -> Result<StackSampler, NoStacks> {
         let frequency = (SAMPLES / length.as_secs_f64()).clamp(LOWEST_FREQUENCY, HIGHEST_FREQUENCY);
         let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+        let words = file.with_extension("words");
         let mut command = Command::new(PERF);
         command
-            .args(["record", "--quiet", "--freq", &format!("{frequency:.0}")])
+            .args(["record", "--freq", &format!("{frequency:.0}"), "--max-size", LARGEST_FILE])
             .args(["--call-graph", &format!("dwarf,{STACK_BYTES}")])
             .args(["--pid", &pids.join(","), "--output"])
             .arg(&file)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        Some(StackSampler { perf: command.spawn().ok()?, file })
+            .stderr(File::create(&words).map_err(NoStacks::Start)?);
+        Ok(StackSampler { perf: command.spawn().map_err(NoStacks::Start)?, file, words })
     }
 
-    /// Ends perf, and reads what it has sampled. Nothing if that fails: the run is valid without.
-    pub(super) fn finish(mut self) -> FoldedStacks {
+    /// Ends perf, and reads what it has sampled. The run is valid without.
+    pub(super) fn finish(mut self) -> Result<FoldedStacks, NoStacks> {
         if let Some(pid) = Pid::from_raw(self.perf.id() as i32) {
             let _ = kill_process(pid, Signal::INT);
         }
-        let deadline = Instant::now() + END_LIMIT;
-        while matches!(self.perf.try_wait(), Ok(None)) && Instant::now() < deadline {
-            std::thread::sleep(LOOK);
+        let status = self.ended()?;
+        // Having written its file, it ends by the signal.
+        if !status.success() && status.signal() != Some(Signal::INT.as_raw()) {
+            return Err(NoStacks::of_record(status, &self.said()));
         }
         let mut command = Command::new(PERF);
         command.args(["script", "--no-inline", "--fields", "comm,ip,sym", "--input"]).arg(&self.file);
-        let output = output_within(command, COMMAND_LIMIT, &|_| {});
-        output.map(|output| fold(&String::from_utf8_lossy(&output.stdout))).unwrap_or_default()
+        let script = read_within(command, COMMAND_LIMIT, &|_| {}, |output| FoldedStacks::read(output));
+        let script = script.map_err(NoStacks::Script)?;
+        match script.read {
+            stacks if !stacks.is_empty() => Ok(stacks),
+            _ if script.status.success() => Err(NoStacks::NoSample),
+            _ => {
+                let words = first_words(&String::from_utf8_lossy(&script.stderr));
+                Err(NoStacks::Unreadable { status: script.status, words })
+            }
+        }
+    }
+
+    fn ended(&mut self) -> Result<ExitStatus, NoStacks> {
+        let deadline = Instant::now() + END_LIMIT;
+        loop {
+            match self.perf.try_wait() {
+                Ok(Some(status)) => return Ok(status),
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(LOOK),
+                _ => return Err(NoStacks::Late),
+            }
+        }
+    }
+
+    fn said(&self) -> String {
+        let mut bytes = Vec::new();
+        // What can be read of it is enough.
+        if let Ok(file) = File::open(&self.words) {
+            let _ = file.take(LONGEST_WORDS).read_to_end(&mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 }
 
@@ -79,45 +164,16 @@ impl Drop for StackSampler {
         let _ = self.perf.kill();
         let _ = self.perf.wait();
         let _ = fs::remove_file(&self.file);
+        let _ = fs::remove_file(&self.words);
     }
-}
-
-/// Adds up the samples that `perf script` prints: a line with the name of the thread, its frames from the innermost, an empty line.
-fn fold(text: &str) -> FoldedStacks {
-    let mut stacks = FoldedStacks::new();
-    for sample in text.split("\n\n") {
-        let mut lines = sample.lines().filter(|line| !line.trim().is_empty());
-        let Some(thread) = lines.next() else { continue };
-        let mut frames: Vec<String> = lines.map(frame).collect();
-        if frames.is_empty() {
-            continue;
-        }
-        frames.push(thread.trim().replace(';', ","));
-        frames.reverse();
-        frames.truncate(DEEPEST_STACK);
-        *stacks.entry(frames.join(";")).or_default() += 1;
-    }
-    stacks
-}
-
-/// The name in a line such as `    5581d0 weir::serve+0x10`.
-fn frame(line: &str) -> String {
-    let name = line.trim().split_once(' ').map_or("[unknown]", |(_, name)| name);
-    let name = name.rsplit_once("+0x").map_or(name, |(name, _)| name);
-    name.replace(';', ",")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn samples_with_the_same_stack_add_up() {
-        let text = "worker-0 \n\t  55 inner+0x1\n\t  66 outer\n\nworker-0 \n\t  57 inner+0x3\n\t  66 outer\n\n\
-                    worker-1 \n\t  77 core::ptr::drop<[u8; 4]>\n\nmain \n\n";
-        let expected = [("worker-0;outer;inner", 2), ("worker-1;core::ptr::drop<[u8, 4]>", 1)];
-        assert_eq!(fold(text), expected.map(|(stack, count)| (stack.to_owned(), count)).into());
-        assert!(fold("").is_empty());
+    fn file(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("weir-bench-perf-{name}-{}.data", std::process::id()))
     }
 
     #[test]
@@ -126,7 +182,7 @@ mod tests {
             return;
         }
         let mut busy = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("there is sh");
-        let file = std::env::temp_dir().join(format!("weir-bench-perf-{}", std::process::id()));
+        let file = file("busy");
         let sampler = StackSampler::start(&[busy.id()], file.clone(), Duration::from_secs(2)).expect("it starts");
         // As long as the process has used a second of processor time, of which perf sees a part.
         let stat = PathBuf::from(format!("/proc/{}/stat", busy.id()));
@@ -136,8 +192,42 @@ mod tests {
         let stacks = sampler.finish();
         let _ = busy.kill();
         let _ = busy.wait();
-        // Where a user may not sample, perf says so and ends.
-        assert!(stacks.keys().all(|stack| stack.starts_with("sh;")), "{stacks:?}");
-        assert!(!file.exists(), "its file is gone");
+        match stacks {
+            Ok(stacks) => assert!(stacks.counts().keys().all(|stack| stack.starts_with("sh;")), "{stacks:?}"),
+            Err(reason) => assert!(matches!(reason, NoStacks::NotAllowed { .. }), "{reason}"),
+        }
+        assert!(!file.exists() && !file.with_extension("words").exists(), "its files are gone");
+    }
+
+    #[test]
+    fn a_failure_of_perf_is_told_with_its_words() {
+        if !is_available() {
+            return;
+        }
+        // A process that has ended, so that there is nothing to sample.
+        let mut gone = Command::new("true").spawn().expect("there is true");
+        gone.wait().expect("it ends");
+        let mut sampler = StackSampler::start(&[gone.id()], file("gone"), Duration::from_secs(1)).expect("it starts");
+        sampler.ended().expect("it ends by itself");
+        let reason = sampler.finish().expect_err("there is no such process");
+        assert!(matches!(reason, NoStacks::Record { .. } | NoStacks::NotAllowed { .. }), "{reason:?}");
+        assert!(!reason.to_string().contains("says nothing"), "{reason}");
+    }
+
+    #[test]
+    fn a_refusal_of_the_kernel_names_its_setting_and_another_failure_does_not() {
+        let failed = ExitStatus::from_raw(255 << 8);
+        let said = "Error:\nAccess to performance monitoring and observability operations is limited.\n\
+                    Consider adjusting /proc/sys/kernel/perf_event_paranoid setting to open\n";
+        let reason = NoStacks::of_record(failed, said).to_string();
+        assert!(reason.starts_with("perf may not sample"), "{reason}");
+        assert!(
+            reason.contains(": Access to performance monitoring and observability operations is limited;"),
+            "{reason}"
+        );
+        assert!(reason.ends_with("where kernel.perf_event_paranoid is at most 1"), "{reason}");
+        let other = NoStacks::of_record(failed, "failed to mmap with 12 (Cannot allocate memory)\n").to_string();
+        assert_eq!(other, "perf record failed with exit status: 255: failed to mmap with 12 (Cannot allocate memory)");
+        assert!(NoStacks::of_record(failed, "").to_string().ends_with("it says nothing"));
     }
 }

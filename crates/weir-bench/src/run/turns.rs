@@ -166,9 +166,7 @@ impl MeasuredRun {
             .zip(next.instructions)
             .map(|(ours, theirs)| Instructions { user: ours.user + theirs.user, kernel: ours.kernel + theirs.kernel });
         self.records = self.records.zip(next.records).map(|(ours, theirs)| ours.and(theirs));
-        for (stack, count) in next.stacks {
-            *self.stacks.entry(stack).or_default() += count;
-        }
+        self.stacks.follow(next.stacks);
         self.rss_after_bytes = next.rss_after_bytes;
         self.memory_after = next.memory_after;
     }

@@ -82,7 +82,7 @@ pub struct Scenario {
 }
 
 /// A peer with other settings.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
     /// The peer, by the name of its folder in `bench/peers`, or a version of its program such as `weir@old`.

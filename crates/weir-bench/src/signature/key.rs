@@ -32,6 +32,13 @@ pub struct FileSigner {
     pair: Ed25519KeyPair,
 }
 
+/// Why a text is no private key that can be used.
+#[derive(Debug)]
+pub(super) enum PrivateKeyProblem {
+    Form,
+    Password,
+}
+
 /// Without the private key.
 impl fmt::Debug for FileSigner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -58,16 +65,24 @@ impl FileSigner {
             Err(SignatureError::Form(_)) => return Err(wrong()),
             text => text?,
         };
-        let bytes = text.lines().nth(1).and_then(decoded::<PRIVATE>).ok_or_else(wrong)?;
+        FileSigner::of_text(&text).map_err(|problem| match problem {
+            PrivateKeyProblem::Form => wrong(),
+            PrivateKeyProblem::Password => SignatureError::Password(path.to_owned()),
+        })
+    }
+
+    /// Reads the text of a private key file.
+    pub(super) fn of_text(text: &str) -> Result<FileSigner, PrivateKeyProblem> {
+        let bytes = text.lines().nth(1).and_then(decoded::<PRIVATE>).ok_or(PrivateKeyProblem::Form)?;
         if part::<2>(&bytes, 0) != ED25519_KEY {
-            return Err(wrong());
+            return Err(PrivateKeyProblem::Form);
         }
         if part::<2>(&bytes, 2) != NO_PASSWORD {
-            return Err(SignatureError::Password(path.to_owned()));
+            return Err(PrivateKeyProblem::Password);
         }
         // minisign leaves the checksum of a key without a password at 0, but both halves have to belong together.
         let (seed, public) = (part::<32>(&bytes, SEED_AT), part::<32>(&bytes, PUBLIC_AT));
-        let pair = Ed25519KeyPair::from_seed_and_public_key(&seed, &public).map_err(|_| wrong())?;
+        let pair = Ed25519KeyPair::from_seed_and_public_key(&seed, &public).map_err(|_| PrivateKeyProblem::Form)?;
         Ok(FileSigner { id: SigningKeyId(part(&bytes, ID_AT)), pair })
     }
 
@@ -78,14 +93,13 @@ impl FileSigner {
         let filled = random.fill(&mut id).and_then(|()| random.fill(&mut seed));
         filled.map_err(|_| SignatureError::NotMade)?;
         let pair = Ed25519KeyPair::from_seed_unchecked(&seed).map_err(|_| SignatureError::NotMade)?;
-        let public: [u8; 32] = pair.public_key().as_ref().try_into().map_err(|_| SignatureError::NotMade)?;
-        let verifier = FileVerifier { id: SigningKeyId(id), public };
+        let verifier = FileSigner { id: SigningKeyId(id), pair }.verifier();
         let mut bytes = [0; PRIVATE];
         bytes[..2].copy_from_slice(&ED25519_KEY);
         bytes[4..6].copy_from_slice(&CHECKSUM);
         bytes[ID_AT..SEED_AT].copy_from_slice(&id);
         bytes[SEED_AT..PUBLIC_AT].copy_from_slice(&seed);
-        bytes[PUBLIC_AT..PUBLIC_AT + 32].copy_from_slice(&public);
+        bytes[PUBLIC_AT..PUBLIC_AT + 32].copy_from_slice(&verifier.public);
         let private = format!("untrusted comment: minisign private key {}\n{}\n", verifier.id, STANDARD.encode(bytes));
         write_new(path, 0o600, &private)?;
         let public = format!("untrusted comment: minisign public key {}\n{verifier}\n", verifier.id);
@@ -98,6 +112,12 @@ impl FileSigner {
 
     pub fn id(&self) -> SigningKeyId {
         self.id
+    }
+
+    /// The public key of this private one.
+    pub(super) fn verifier(&self) -> FileVerifier {
+        let public = self.pair.public_key().as_ref().try_into().expect("a public key of Ed25519 has 32 bytes");
+        FileVerifier { id: self.id, public }
     }
 
     pub(super) fn sign(&self, bytes: &[u8]) -> [u8; 64] {
@@ -129,7 +149,12 @@ impl FileVerifier {
             Err(SignatureError::Form(_)) => return Err(wrong()),
             text => text?,
         };
-        text.lines().find_map(FileVerifier::of_line).ok_or_else(wrong)
+        FileVerifier::of_text(&text).ok_or_else(wrong)
+    }
+
+    /// Reads the text of a public key file.
+    pub(super) fn of_text(text: &str) -> Option<FileVerifier> {
+        text.lines().find_map(FileVerifier::of_line)
     }
 
     fn of_line(line: &str) -> Option<FileVerifier> {

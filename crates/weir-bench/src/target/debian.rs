@@ -14,9 +14,10 @@ const MIRROR: &str = "http://deb.debian.org/debian";
 const PROGRAM_DIRECTORIES: [&str; 2] = ["usr/sbin", "usr/bin"];
 
 /// Unpacks packages and all that they depend on below `directory`, and makes `directory/bin/PROGRAM`. It runs with the C library of its
-/// release; nothing of the system changes.
+/// release; nothing of the system changes. `suites` are names of releases, separated by spaces:
+/// what the last one has is taken from it.
 pub(super) fn unpack(
-    suite: &str,
+    suites: &str,
     packages: &[String],
     program: &str,
     directory: &Path,
@@ -31,12 +32,14 @@ pub(super) fn unpack(
         fs::create_dir_all(folder).map_err(FileError::at(folder))?;
     }
     // To apt nothing is installed, so that it takes every dependency along.
-    for (name, text) in [("status", String::new()), ("sources.list", format!("deb {MIRROR} {suite} main\n"))] {
+    for (name, text) in [("status", String::new()), ("sources.list", sources(suites))] {
         let file = directory.join(name);
         fs::write(&file, text).map_err(FileError::at(&file))?;
     }
     run(&apt(directory, &["update"]), tell)?;
-    let mut install = apt(directory, &["install", "--download-only", "--no-install-recommends", "-y"]);
+    let preferred = suites.split_whitespace().last().unwrap_or(suites);
+    let words = ["install", "--target-release", preferred, "--download-only", "--no-install-recommends", "-y"];
+    let mut install = apt(directory, &words);
     install.extend(packages.iter().cloned());
     run(&install, tell)?;
     for package in list(&archives)?.into_iter().filter(|path| path.extension().is_some_and(|end| end == "deb")) {
@@ -54,6 +57,11 @@ pub(super) fn unpack(
     let mut script = fs::OpenOptions::new();
     let script = script.write(true).create(true).truncate(true).mode(0o755).open(&file);
     Ok(script.and_then(|mut script| script.write_all(text.as_bytes())).map_err(FileError::at(&file))?)
+}
+
+/// The file that names the places of packages.
+fn sources(suites: &str) -> String {
+    suites.split_whitespace().map(|suite| format!("deb {MIRROR} {suite} main\n")).collect()
 }
 
 /// A command of apt with lists, packages and state of its own.
@@ -97,6 +105,12 @@ fn program_in(root: &Path, program: &str) -> Result<PathBuf, InstallError> {
 mod tests {
     use super::*;
     use weir_testkit::TempDir;
+
+    #[test]
+    fn several_releases_are_places_of_packages() {
+        assert_eq!(sources("forky"), format!("deb {MIRROR} forky main\n"));
+        assert_eq!(sources("sid experimental"), format!("deb {MIRROR} sid main\ndeb {MIRROR} experimental main\n"));
+    }
 
     #[test]
     fn loader_and_program_are_found_in_what_was_unpacked() {

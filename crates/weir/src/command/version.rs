@@ -3,14 +3,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::exit;
+pub(crate) use weir_bench::manifest::VERSION;
 
-/// The version, and whether the build is one for development. The lab tells builds apart by it.
-pub(crate) const VERSION: &str = if cfg!(debug_assertions) {
-    concat!(env!("CARGO_PKG_VERSION"), " (not optimised)")
-} else {
-    env!("CARGO_PKG_VERSION")
-};
+use crate::exit;
 
 /// Prints the version.
 #[derive(Debug, Args)]
