@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_ready_runs_between_two_turns() {
+    fn ready_tasks_run_between_two_turns() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default());
         runtime.expect("a runtime").block_on(async {
             let (mut client, mut served) = UnixStream::pair().expect("a pair of sockets");
