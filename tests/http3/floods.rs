@@ -277,21 +277,22 @@ async fn hellos(served: &Served, count: usize) -> Vec<SplitHello> {
     let sink = tokio::net::UdpSocket::bind(("127.0.0.1", 0)).await.expect("a port");
     let to = sink.local_addr().expect("it is bound");
     let endpoint = endpoint(&served.authority);
-    let (mut hellos, mut ids, mut clients, mut buffer) = (Vec::new(), HashSet::new(), Vec::new(), [0; 2_000]);
+    let (mut hellos, mut ids, mut buffer) = (Vec::new(), HashSet::new(), [0; 2_000]);
     while hellos.len() < count {
-        clients.push(endpoint.connect(to, NAME).expect("it is begun"));
+        let client = endpoint.connect(to, NAME).expect("it is begun");
         let (mut parts, mut of) = (Vec::new(), Vec::new());
         while parts.len() < 2 {
             let (length, _) = sink.recv_from(&mut buffer).await.expect("a datagram");
             // A long header: its sixth byte is the length of the id behind it.
             let id = buffer[6..6 + usize::from(buffer[5])].to_vec();
-            // Earlier clients repeat theirs.
+            // Earlier clients say that they are gone.
             if !ids.contains(&id) {
                 parts.push(buffer[..length].to_vec());
                 of = id;
             }
         }
         ids.insert(of);
+        drop(client);
         hellos.push(parts.try_into().expect("there are two"));
     }
     hellos

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 
+use rustix::io::Errno;
 use rustix::net::getpeername;
 use rustix::net::sockopt::tcp_nodelay;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -31,7 +32,12 @@ fn socket_to(gateway: &Gateway, peer: SocketAddr) -> OwnedFd {
     let process = pidfd_open(pid, PidfdFlags::empty()).expect("it runs");
     let files = fs::read_dir(format!("/proc/{}/fd", gateway.pid())).expect("it runs");
     let numbers = files.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let mut files = numbers.filter_map(|number| pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok());
+    let copy = |number| match pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) {
+        // It has been closed since the folder was read.
+        Err(Errno::BADF) => None,
+        outcome => Some(outcome.expect("a process may copy the descriptors of one that it has started")),
+    };
+    let mut files = numbers.filter_map(copy);
     let peer_of = |file: &OwnedFd| SocketAddr::try_from(getpeername(file).ok()??).ok();
     files.find(|file| peer_of(file) == Some(peer)).expect("it is connected")
 }

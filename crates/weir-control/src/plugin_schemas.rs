@@ -81,10 +81,9 @@ const VARIABLE: &str = "variable";
 /// Lets a variable stand for each single value within a schema, as files may have it.
 fn allow_variables(schema: &mut Value) {
     let Value::Object(members) = schema else { return };
-    for (member, value) in members {
+    for (member, value) in members.iter_mut() {
         match (&**member, value) {
-            ("$defs", Value::Object(schemas)) => schemas.values_mut().for_each(allow_variables),
-            ("properties" | "patternProperties", Value::Object(schemas)) => {
+            ("$defs" | "properties" | "patternProperties", Value::Object(schemas)) => {
                 schemas.values_mut().for_each(allow_variable)
             }
             ("items" | "additionalProperties", schema) => allow_variable(schema),
@@ -92,6 +91,10 @@ fn allow_variables(schema: &mut Value) {
             ("then" | "else", schema) => allow_variables(schema),
             _ => {}
         }
+    }
+    // With a variable in it, a value may be of more than one form.
+    if let Some(forms) = members.remove("oneOf") {
+        members.insert("anyOf".to_owned(), forms);
     }
 }
 

@@ -60,7 +60,8 @@ fn refuse_self_connection(stream: TcpStream, peer: SocketAddr) -> io::Result<Tcp
     Ok(stream)
 }
 
-/// Whether the kernel may have chosen the port as a local one. The range is that of the start of the process.
+/// Whether the kernel may have chosen the port as a local one. The range is read once, with the first connection; it has to include the
+/// ports of later ones, so a sysctl that widens it needs a restart.
 fn may_be_chosen(port: u16) -> bool {
     static CHOSEN: LazyLock<RangeInclusive<u32>> = LazyLock::new(|| local_ports().unwrap_or(0..=u32::MAX));
     CHOSEN.contains(&u32::from(port))

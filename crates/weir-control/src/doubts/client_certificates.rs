@@ -171,18 +171,20 @@ fn asks_itself(doubts: &Doubts, route: &RouteSpec) -> bool {
     effective_plugins(doubts, route).iter().any(|(_, plugin)| {
         let is_filtered = plugin.filter.as_ref();
         let by_filter = is_filtered.is_some_and(|filter| filter.variables().into_iter().any(CleartextRequest::knows));
-        by_filter || decides_by_the_connection(plugin) || is_filtered.is_none() && needs_no_proof(plugin)
+        by_filter || decides_by_the_connection(doubts, plugin) || is_filtered.is_none() && needs_no_proof(plugin)
     })
 }
 
-/// Plugins that may refuse a request, or give it another upstream or answer, by conditions or by the word of a service.
+/// Plugins that may refuse a request, or give it another upstream or answer, by conditions or by the word of a service; those in
+/// WebAssembly files may as well.
 const DECIDING: [&str; 7] =
     ["ext-authz", "ext-proc", "fault-injection", "forward-auth", "opa", "traffic-split", "workflow"];
 
 /// Whether a plugin decides by facts of the connection. One that only passes them on, such as to the upstream or into a log, does not.
-fn decides_by_the_connection(plugin: &PluginSpec) -> bool {
+fn decides_by_the_connection(doubts: &Doubts, plugin: &PluginSpec) -> bool {
+    let is_in_file = doubts.document.settings.wasm.plugins.iter().any(|of_file| of_file.name == plugin.name);
     let text = plugin.options.to_string();
-    DECIDING.contains(&&*plugin.name)
+    (DECIDING.contains(&&*plugin.name) || is_in_file)
         && ["ssl_client_", "[\"scheme\",", "[\"https\",", "$https", "$scheme"].iter().any(|word| text.contains(word))
 }
 

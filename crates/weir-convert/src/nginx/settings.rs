@@ -160,10 +160,12 @@ fn line(conversion: &mut Conversion, format: &Directive) -> String {
     let name = format.argument(0);
     let parts = format.after_first().iter().filter(|part| !part.starts_with("escape="));
     let (text, unknown) = without_unknown(&renamed(&parts.cloned().collect::<String>()));
-    let own = if text.starts_with('{') { "escape=json" } else { "escape=default" };
-    if let Some(escape) = format.after_first().iter().find(|part| part.starts_with("escape=") && *part != own) {
+    let own = if text.trim_start().starts_with('{') { "escape=json" } else { "escape=default" };
+    let escape = format.after_first().iter().find(|part| part.starts_with("escape="));
+    let escape = escape.map_or("escape=default", String::as_str);
+    if escape != own {
         let text = format!("`log_format {name}`: `{escape}`: values in a format like this one have `{own}`");
-        conversion.lost(&format.place, text);
+        conversion.differs(&format.place, text);
     }
     for unknown in unknown {
         conversion.lost(&format.place, format!("`log_format {name}`: Weir has no variable `${unknown}`"));

@@ -73,8 +73,7 @@ pub(super) async fn handshake(
             Some(hello) => hello,
             None => read_hello(&tcp).await?,
         };
-        worker.handshakes.next().await;
-        accept_after(tcp, hello, choose).await
+        accept_after(tcp, hello, choose, async || worker.handshakes.next().await).await
     });
     let outcome = match is_begun {
         true => within_timeout(worker, WaitsFor::RestOfHead, deadline_ns, accepting).await,

@@ -1,23 +1,49 @@
 //! Handshakes of TLS one after the other, so that clients that all connect at once do not hold up those that are connected.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-/// The turns of one worker. A step of a handshake that computes for 100 µs or more waits for its turn; whatever is ready then, such as
-/// requests of other connections, runs before the next step. The turns are given in the order in which they were asked for.
-pub(crate) struct HandshakeTurns(Arc<Semaphore>);
+/// The most handshakes of clients that wait while more connections are accepted. The others wait in the socket's queue, where they take
+/// no descriptor, and no time of their handshake has begun.
+const MOST_WAITING: usize = 16;
+
+/// The turns of one worker towards clients, or towards endpoints. Each answer to a ClientHello, or to an endpoint's certificate, waits for
+/// its turn; whatever is ready then, such as requests of other connections, runs before the next one. The turns are given in the order in
+/// which they were asked for.
+pub(crate) struct HandshakeTurns {
+    turns: Arc<Semaphore>,
+    waiting: Cell<usize>,
+}
 
 impl Default for HandshakeTurns {
     fn default() -> HandshakeTurns {
-        HandshakeTurns(Arc::new(Semaphore::new(1)))
+        HandshakeTurns { turns: Arc::new(Semaphore::new(1)), waiting: Cell::new(0) }
+    }
+}
+
+/// One that waits for its turn, until it is dropped.
+struct Waiting<'a>(&'a Cell<usize>);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 
 impl HandshakeTurns {
+    /// Whether so many wait that no further connections should be accepted.
+    pub(crate) fn are_many_waiting(&self) -> bool {
+        self.waiting.get() >= MOST_WAITING
+    }
+
     /// Waits for a turn. It is used by what the task computes before it waits again.
     pub(crate) async fn next(&self) {
-        let turn = Arc::clone(&self.0).acquire_owned().await.expect("the semaphore is never closed");
+        self.waiting.set(self.waiting.get() + 1);
+        let waiting = Waiting(&self.waiting);
+        let turn = Arc::clone(&self.turns).acquire_owned().await.expect("the semaphore is never closed");
+        drop(waiting);
         // The scheduler resumes a task that yields after it has asked the kernel for what is ready.
         tokio::task::spawn_local(async {
             tokio::task::yield_now().await;

@@ -38,7 +38,10 @@ pub(crate) struct WorkerContext {
     /// A timer for each client connection. All are woken when the phase changes.
     pub wheel: Wheel,
     pub identities: IdentityWatch,
+    /// Of clients.
     pub handshakes: HandshakeTurns,
+    /// Of connections to endpoints, which do not wait for those of clients.
+    pub upstream_handshakes: HandshakeTurns,
     /// How many exchanges wait for a page for their error.
     pub pages: Cell<u32>,
 }
@@ -61,6 +64,7 @@ impl WorkerContext {
             wheel: Wheel::new(clock.now_ns()),
             identities: IdentityWatch::default(),
             handshakes: HandshakeTurns::default(),
+            upstream_handshakes: HandshakeTurns::default(),
             pages: Cell::new(0),
         }
     }

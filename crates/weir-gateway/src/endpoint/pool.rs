@@ -438,7 +438,9 @@ impl EndpointPool {
         }
         let stream = match &self.machine.tls {
             None => Stream::plain(tcp),
-            Some(secured) => secured.server(addr, &exchange.request).handshake(tcp, &worker.handshakes).await?,
+            Some(secured) => {
+                secured.server(addr, &exchange.request).handshake(tcp, &worker.upstream_handshakes).await?
+            }
         };
         exchange.upstream.os_error = 0;
         worker.metrics.upstream_connects.increment();

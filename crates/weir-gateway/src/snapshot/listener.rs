@@ -23,6 +23,13 @@ pub enum ListenerProtocol {
     Udp,
 }
 
+impl ListenerProtocol {
+    /// Whether each connection begins with a handshake of TLS with this node.
+    pub(crate) fn begins_with_handshake(self) -> bool {
+        matches!(self, ListenerProtocol::Https | ListenerProtocol::Tls)
+    }
+}
+
 /// The settings of one listener. They apply to the connections that it accepts from then on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerSettings {

@@ -34,9 +34,12 @@ pub(super) async fn accept(
     let _accepting = worker.task(service);
     let mut in_turn = 0;
     while service.phase() == WorkerPhase::Serving {
-        if in_turn == ACCEPTS_PER_TURN {
+        if in_turn == ACCEPTS_PER_TURN
+            || listener.settings.get().protocol.begins_with_handshake() && worker.handshakes.are_many_waiting()
+        {
             in_turn = 0;
             tokio::task::yield_now().await;
+            continue;
         }
         in_turn += 1;
         if worker.lifecycle.tasks() >= most {

@@ -82,10 +82,10 @@ pub async fn accept(
     choose: impl FnOnce(&RequestedServer) -> Option<Server>,
 ) -> Result<Stream, AcceptError> {
     let hello = read_hello(&tcp).await?;
-    accept_after(tcp, hello, choose).await
+    accept_after(tcp, hello, choose, async || ()).await
 }
 
-/// The same after the ClientHello has been read.
+/// The same after the ClientHello has been read, with a wait for `turn` before the answer to it is computed.
 ///
 /// # Errors
 /// As [`accept`].
@@ -93,6 +93,7 @@ pub async fn accept_after(
     tcp: TcpStream,
     hello: ClientHello,
     choose: impl FnOnce(&RequestedServer) -> Option<Server>,
+    turn: impl AsyncFn(),
 ) -> Result<Stream, AcceptError> {
     let ClientHello { wanted, received } = hello;
     let Some(wanted) = wanted else {
@@ -102,6 +103,7 @@ pub async fn accept_after(
         tell(&tcp, &UNRECOGNIZED_NAME).await;
         return Err(AcceptError::UnknownName(wanted.name));
     };
+    turn().await;
     let judge = server.judge.clone();
     let mut session = begin(&tcp, server, wanted.name, received).await?;
     poll_fn(|context| session.poll_handshake(&tcp, context)).await?;

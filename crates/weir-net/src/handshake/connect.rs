@@ -21,8 +21,7 @@ pub async fn connect(tcp: TcpStream, client: &TlsConnector, name: ServerName<'st
     connect_in_turns(tcp, client, name, async || ()).await
 }
 
-/// The same with a wait for `turn` before each step that computes for long: the keys of the ClientHello, and the verification of the
-/// peer's certificate.
+/// The same with a wait for `turn` before the peer's answer to the ClientHello is processed, and its certificate verified.
 ///
 /// # Errors
 /// As [`connect`].
@@ -33,7 +32,6 @@ pub async fn connect_in_turns(
     turn: impl AsyncFn(),
 ) -> io::Result<Stream> {
     let shown = name.to_str().into_owned().into();
-    turn().await;
     let connection = UnbufferedClientConnection::new(client.config.clone(), name).map_err(io::Error::other)?;
     let mut session = Box::new(TlsSession::client(connection, Some(shown)));
     // Sends the ClientHello.
