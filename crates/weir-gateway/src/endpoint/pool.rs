@@ -439,7 +439,9 @@ impl EndpointPool {
         let stream = match &self.machine.tls {
             None => Stream::plain(tcp),
             Some(secured) => {
-                secured.server(addr, &exchange.request).handshake(tcp, &worker.upstream_handshakes).await?
+                let server = secured.server(addr, &exchange.request);
+                // Boxed, so that connections without TLS have no room for it.
+                Box::pin(server.handshake(tcp, &worker.upstream_handshakes)).await?
             }
         };
         exchange.upstream.os_error = 0;
