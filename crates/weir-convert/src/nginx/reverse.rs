@@ -27,12 +27,17 @@ pub(super) fn plugin(
     matching: &Matching,
 ) -> Option<(String, Yaml)> {
     // There are no such directives for `grpc_pass`.
-    let target = PassTarget::of(pass).filter(|_| pass.name == "proxy_pass")?;
+    if pass.name != "proxy_pass" {
+        return None;
+    }
+    // Where a variable names the upstream, only `default` and `$proxy_host` are not known.
+    let target = PassTarget::of(pass);
+    let target = target.as_ref();
     let flags = flags(conversion, scope);
     let options = [
-        ("redirects", redirects(conversion, scope, (pass, &target), matching)),
-        ("cookie_domains", rules(conversion, scope, COOKIE_DOMAIN, &target)),
-        ("cookie_paths", rules(conversion, scope, COOKIE_PATH, &target)),
+        ("redirects", redirects(conversion, scope, (pass, target), matching)),
+        ("cookie_domains", rules(conversion, scope, COOKIE_DOMAIN, target)),
+        ("cookie_paths", rules(conversion, scope, COOKIE_PATH, target)),
         ("cookie_flags", flags),
     ];
     let given = options.into_iter().filter(|(_, rules)| !rules.is_empty());
@@ -54,14 +59,16 @@ fn lost(conversion: &mut Conversion, directive: &Directive, why: &str) {
 fn redirects(
     conversion: &mut Conversion,
     scope: &BlockScope,
-    (pass, target): (&Directive, &PassTarget),
+    (pass, target): (&Directive, Option<&PassTarget>),
     matching: &Matching,
 ) -> Vec<Yaml> {
-    let default = default_rule(pass, target, matching);
+    let default = target.and_then(|target| default_rule(pass, target, matching));
     if scope.all(REDIRECT).is_empty() {
         // An upstream that gets the `Host` and the path of the client has no other name for itself.
-        let is_elsewhere = target.path.is_some() && target.path != matching.path();
-        let is_needed = is_elsewhere || proxy::host(conversion, scope, target) == Some(target.authority);
+        let is_needed = target.is_some_and(|target| {
+            let is_elsewhere = target.path.is_some() && target.path != matching.path();
+            is_elsewhere || proxy::host(conversion, scope, target) == Some(target.authority)
+        });
         return default.filter(|_| is_needed).into_iter().collect();
     }
     let mut rules = Vec::new();
@@ -85,12 +92,12 @@ fn default_rule(pass: &Directive, target: &PassTarget, matching: &Matching) -> O
     Some(Yaml::map([("from", Yaml::text(from)), ("to", Yaml::text(to.replace('$', "\\$")))]))
 }
 
-fn rules(conversion: &mut Conversion, scope: &BlockScope, name: &str, target: &PassTarget) -> Vec<Yaml> {
+fn rules(conversion: &mut Conversion, scope: &BlockScope, name: &str, target: Option<&PassTarget>) -> Vec<Yaml> {
     in_effect(scope, name).into_iter().filter_map(|directive| rule(conversion, directive, target)).collect()
 }
 
 /// The rule of a directive with a value and what takes its place.
-fn rule(conversion: &mut Conversion, directive: &Directive, target: &PassTarget) -> Option<Yaml> {
+fn rule(conversion: &mut Conversion, directive: &Directive, target: Option<&PassTarget>) -> Option<Yaml> {
     let [from, to] = directive.arguments.as_slice() else {
         lost(conversion, directive, "it has two values");
         return None;
@@ -103,7 +110,10 @@ fn rule(conversion: &mut Conversion, directive: &Directive, target: &PassTarget)
         return None;
     }
     let pattern = pattern.flatten();
-    let here = |text: &str| renamed(&with_value(text, "proxy_host", target.authority));
+    let here = |text: &str| match target {
+        Some(target) => renamed(&with_value(text, "proxy_host", target.authority)),
+        None => renamed(text),
+    };
     let (from, to) = (here(from), numbered(&here(to), pattern.as_deref()));
     if pattern.is_none() && (has_groups(&to) || has_groups(&from)) {
         lost(conversion, directive, "groups of another expression are not known here");
@@ -199,8 +209,14 @@ mod tests {
 
     /// The plugin of a location with these directives, without quotes, and the findings about them.
     fn plugin(location: &str, directives: &str) -> (String, Vec<String>) {
-        let text =
-            format!("server {{ server_name s.example; proxy_set_header Host $host; {location} {{ {directives} }} }}");
+        plugin_with("", location, directives)
+    }
+
+    /// The same, with directives before the server.
+    fn plugin_with(before: &str, location: &str, directives: &str) -> (String, Vec<String>) {
+        let text = format!(
+            "{before} server {{ server_name s.example; proxy_set_header Host $host; {location} {{ {directives} }} }}"
+        );
         let converted = convert("n", &text, &|_| Ok(Vec::new())).expect("correct");
         let plugins = converted.routes.iter().flat_map(|route| &route.members).filter(|(name, _)| name == "plugins");
         let options = plugins.filter_map(|(_, plugins)| plugins.member("reverse-rewrite")).map(Yaml::flow).next();
@@ -263,6 +279,15 @@ mod tests {
         ] {
             assert_eq!(plugin(location, &format!("{own}{pass}")).0, rules, "{location} {pass}");
         }
+    }
+
+    #[test]
+    fn rules_are_kept_where_a_variable_names_the_upstream() {
+        let map = "map $http_x_part $part { default http://one; two http://two; }";
+        let directives = "proxy_redirect http://inner/ /; proxy_cookie_path /app/ /; proxy_pass $part;";
+        let rules = "{ redirects: [{ from: http://inner/, to: / }], cookie_paths: [{ from: /app/, to: / }] }";
+        assert_eq!(plugin_with(map, "location /", directives).0, rules);
+        assert_eq!(plugin_with(map, "location /", "proxy_pass $part;").0, "");
     }
 
     #[test]
