@@ -78,6 +78,13 @@ fn redirects(
             _ => rules.extend(rule(conversion, directive, target)),
         }
     }
+    without_last_unchanging(rules)
+}
+
+/// The rules of a list without those at its end that change nothing. Before other rules, they keep values from these.
+fn without_last_unchanging(mut rules: Vec<Yaml>) -> Vec<Yaml> {
+    let changes = |rule: &Yaml| rule.member("from") != rule.member("to");
+    rules.truncate(rules.iter().rposition(changes).map_or(0, |last| last + 1));
     rules
 }
 
@@ -93,7 +100,8 @@ fn default_rule(pass: &Directive, target: &PassTarget, matching: &Matching) -> O
 }
 
 fn rules(conversion: &mut Conversion, scope: &BlockScope, name: &str, target: Option<&PassTarget>) -> Vec<Yaml> {
-    in_effect(scope, name).into_iter().filter_map(|directive| rule(conversion, directive, target)).collect()
+    let directives = in_effect(scope, name).into_iter();
+    without_last_unchanging(directives.filter_map(|directive| rule(conversion, directive, target)).collect())
 }
 
 /// The rule of a directive with a value and what takes its place.
@@ -126,7 +134,6 @@ fn rule(conversion: &mut Conversion, directive: &Directive, target: Option<&Pass
     }
     let mut members = match pattern {
         Some(pattern) => vec![("regex".to_owned(), Yaml::text(pattern))],
-        None if from == to => return None,
         None => vec![("from".to_owned(), Yaml::text(from))],
     };
     if ignores_case {
@@ -311,6 +318,9 @@ mod tests {
         ] {
             assert_eq!(here(directives), (rules.to_owned(), Vec::new()), "{directives}");
         }
+        let kept = "proxy_cookie_path /keep/ /keep/; proxy_cookie_path / /x/; proxy_cookie_path /one/ /one/;";
+        let rules = "{ cookie_paths: [{ from: /keep/, to: /keep/ }, { from: /, to: /x/ }] }";
+        assert_eq!(here(kept), (rules.to_owned(), Vec::new()));
         let (options, findings) = here("proxy_cookie_path / '/; HttpOnly; Secure ;SameSite=None';");
         assert_eq!(options, "{ cookie_flags: [{ flags: [httponly, secure, samesite=none] }] }");
         assert!(matches!(&findings[..], [found] if found.ends_with("all cookies get these flags")), "{findings:?}");
