@@ -19,6 +19,11 @@ const COOKIE_FLAGS: &str = "proxy_cookie_flags";
 const KNOWN_FLAGS: [&str; 8] =
     ["secure", "nosecure", "httponly", "nohttponly", "samesite=strict", "samesite=lax", "samesite=none", "nosamesite"];
 
+/// The most rules of a list of the plugin.
+const MOST_RULES: usize = 32;
+/// The longest text of a rule, in bytes.
+const MOST_TEXT: usize = 2048;
+
 /// The plugin for the directives in effect at a `proxy_pass`.
 pub(super) fn plugin(
     conversion: &mut Conversion,
@@ -73,12 +78,23 @@ fn redirects(
     }
     let mut rules = Vec::new();
     for directive in in_effect(scope, REDIRECT) {
-        match directive.arguments.as_slice() {
-            [word] if word == "default" => rules.extend(default.clone()),
-            _ => rules.extend(rule(conversion, directive, target)),
-        }
+        let added = match directive.arguments.as_slice() {
+            [word] if word == "default" => default.clone(),
+            _ => rule(conversion, directive, target),
+        };
+        add(conversion, directive, added, &mut rules);
     }
     without_last_unchanging(rules)
+}
+
+/// Adds the rule of a directive to a list that takes further ones.
+fn add(conversion: &mut Conversion, directive: &Directive, rule: Option<Yaml>, rules: &mut Vec<Yaml>) {
+    match rule {
+        Some(_) if rules.len() == MOST_RULES => {
+            lost(conversion, directive, &format!("a list of `reverse-rewrite` has at most {MOST_RULES} rules"));
+        }
+        rule => rules.extend(rule),
+    }
 }
 
 /// The rules of a list without those at its end that change nothing. Before other rules, they keep values from these.
@@ -100,8 +116,12 @@ fn default_rule(pass: &Directive, target: &PassTarget, matching: &Matching) -> O
 }
 
 fn rules(conversion: &mut Conversion, scope: &BlockScope, name: &str, target: Option<&PassTarget>) -> Vec<Yaml> {
-    let directives = in_effect(scope, name).into_iter();
-    without_last_unchanging(directives.filter_map(|directive| rule(conversion, directive, target)).collect())
+    let mut rules = Vec::new();
+    for directive in in_effect(scope, name) {
+        let added = rule(conversion, directive, target);
+        add(conversion, directive, added, &mut rules);
+    }
+    without_last_unchanging(rules)
 }
 
 /// The rule of a directive with a value and what takes its place.
@@ -130,6 +150,10 @@ fn rule(conversion: &mut Conversion, directive: &Directive, target: Option<&Pass
     let texts = [to.as_str(), if pattern.is_some() { "" } else { from.as_str() }];
     if let Some(unknown) = texts.into_iter().find_map(unknown_in_answer) {
         lost(conversion, directive, &format!("Weir has no variable `${unknown}`"));
+        return None;
+    }
+    if [&from, &to].into_iter().any(|text| text.len() > MOST_TEXT) {
+        lost(conversion, directive, &format!("a text of a rule has at most {MOST_TEXT} bytes"));
         return None;
     }
     let mut members = match pattern {
@@ -165,7 +189,8 @@ fn without_flags<'t>(directive: &Directive, to: &'t str) -> (&'t str, Option<&'t
 fn flags(conversion: &mut Conversion, scope: &BlockScope) -> Vec<Yaml> {
     let mut rules = Vec::new();
     for directive in in_effect(scope, COOKIE_FLAGS) {
-        rules.extend(flags_of(conversion, directive));
+        let added = flags_of(conversion, directive);
+        add(conversion, directive, added, &mut rules);
     }
     for directive in in_effect(scope, COOKIE_PATH).into_iter().chain(in_effect(scope, COOKIE_DOMAIN)) {
         let (_, Some(flags)) = without_flags(directive, directive.argument(1)) else { continue };
@@ -185,7 +210,9 @@ fn flags_of(conversion: &mut Conversion, directive: &Directive) -> Option<Yaml> 
     let flags = known_flags(directive.after_first().iter().map(String::as_str));
     let (expression, _) = expression(directive.argument(0), true);
     let pattern = expression.map(supported);
-    let (Some(flags), true) = (flags, !directive.argument(0).contains('$') && pattern != Some(None)) else {
+    let is_name = (1..=MOST_TEXT).contains(&directive.argument(0).len());
+    let is_known = is_name && !directive.argument(0).contains('$') && pattern != Some(None);
+    let (Some(flags), true) = (flags, is_known) else {
         lost(conversion, directive, "write `cookie_flags` of `reverse-rewrite`");
         return None;
     };
@@ -201,12 +228,26 @@ fn flags_of(conversion: &mut Conversion, directive: &Directive) -> Option<Yaml> 
     Some(Yaml::Map(members))
 }
 
-/// The flags; `None` if there are none, or unknown ones.
+/// The flags, each once; `None` if there are none, unknown ones, or two for the same attribute.
 fn known_flags<'t>(flags: impl Iterator<Item = &'t str>) -> Option<Yaml> {
-    let flags: Vec<String> =
-        flags.map(|flag| flag.trim().to_ascii_lowercase()).filter(|flag| !flag.is_empty()).collect();
-    let are_known = flags.iter().all(|flag| KNOWN_FLAGS.contains(&flag.as_str()));
-    (are_known && !flags.is_empty()).then(|| Yaml::texts(flags))
+    let mut known: Vec<String> = Vec::new();
+    for flag in flags.map(|flag| flag.trim().to_ascii_lowercase()).filter(|flag| !flag.is_empty()) {
+        if known.contains(&flag) {
+            continue;
+        }
+        let is_taken = known.iter().any(|other| flagged(other) == flagged(&flag));
+        if is_taken || !KNOWN_FLAGS.contains(&flag.as_str()) {
+            return None;
+        }
+        known.push(flag);
+    }
+    (!known.is_empty()).then(|| Yaml::texts(known))
+}
+
+/// The attribute that a flag sets or removes.
+fn flagged(flag: &str) -> &str {
+    let flag = flag.strip_prefix("no").unwrap_or(flag);
+    flag.split_once('=').map_or(flag, |(name, _)| name)
 }
 
 #[cfg(test)]
@@ -289,6 +330,19 @@ mod tests {
     }
 
     #[test]
+    fn rules_that_the_plugin_does_not_take_are_reported() {
+        let here = |directives: &str| plugin("location /", &format!("{directives} proxy_pass http://up;"));
+        let many: String = (0..34).map(|number| format!("proxy_cookie_path /{number}/ /; ")).collect();
+        let (options, findings) = here(&many);
+        assert_eq!(options.matches("from:").count(), 32, "{options}");
+        assert_eq!(findings.len(), 2, "{findings:?}");
+        assert!(findings.iter().all(|found| found.ends_with("has at most 32 rules")), "{findings:?}");
+        let (options, findings) = here(&format!("proxy_cookie_path /{} /;", "a".repeat(2048)));
+        assert_eq!((&*options, findings.len()), ("", 1), "{findings:?}");
+        assert!(findings[0].ends_with("a text of a rule has at most 2048 bytes"), "{findings:?}");
+    }
+
+    #[test]
     fn rules_are_kept_where_a_variable_names_the_upstream() {
         let map = "map $http_x_part $part { default http://one; two http://two; }";
         let directives = "proxy_redirect http://inner/ /; proxy_cookie_path /app/ /; proxy_pass $part;";
@@ -324,9 +378,15 @@ mod tests {
         let (options, findings) = here("proxy_cookie_path / '/; HttpOnly; Secure ;SameSite=None';");
         assert_eq!(options, "{ cookie_flags: [{ flags: [httponly, secure, samesite=none] }] }");
         assert!(matches!(&findings[..], [found] if found.ends_with("all cookies get these flags")), "{findings:?}");
-        for directive in
-            ["proxy_cookie_flags one $flag", "proxy_cookie_flags one", "proxy_cookie_path / '/; Max-Age=1'"]
-        {
+        let twice = "{ cookie_flags: [{ name: one, flags: [secure, samesite=lax] }] }";
+        assert_eq!(here("proxy_cookie_flags one secure Secure samesite=lax;"), (twice.to_owned(), Vec::new()));
+        for directive in [
+            "proxy_cookie_flags one $flag",
+            "proxy_cookie_flags one",
+            "proxy_cookie_flags one secure nosecure",
+            "proxy_cookie_flags one samesite=lax samesite=strict",
+            "proxy_cookie_path / '/; Max-Age=1'",
+        ] {
             let (options, findings) = here(&format!("{directive};"));
             assert_eq!((&*options, findings.len()), ("", 1), "{directive}: {findings:?}");
             assert!(findings[0].contains("not converted") && findings[0].contains("cookie_flags"), "{findings:?}");
