@@ -138,6 +138,10 @@ fn rule(conversion: &mut Conversion, directive: &Directive, target: Option<&Pass
         return None;
     }
     let pattern = pattern.flatten();
+    if pattern.as_ref().is_some_and(String::is_empty) || pattern.is_none() && from.is_empty() {
+        lost(conversion, directive, "the replaced value is empty");
+        return None;
+    }
     let here = |text: &str| match target {
         Some(target) => renamed(&with_value(text, "proxy_host", target.authority)),
         None => renamed(text),
@@ -301,6 +305,8 @@ mod tests {
             ("proxy_redirect http://$tenant/ /", "Weir has no variable `$tenant`"),
             ("proxy_redirect ~(?=a) /", "look-around and back-references are not supported"),
             ("proxy_redirect http://a/", "it has two values"),
+            ("proxy_redirect ~ /", "the replaced value is empty"),
+            ("proxy_redirect ~* /", "the replaced value is empty"),
         ] {
             let found = format!("n:1: not converted: `{directive}`: {why}");
             assert_eq!(here(&format!("{directive};")), (String::new(), vec![found]));

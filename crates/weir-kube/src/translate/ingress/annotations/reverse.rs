@@ -102,6 +102,9 @@ fn rule(from: &str, to: &str, ignores_case: bool) -> Result<Value, String> {
         Some(regex) if !ignores_case => (regex, true),
         _ => (expression, ignores_case),
     };
+    if regex.is_empty() {
+        return Err(format!("`{from}` is an empty regular expression"));
+    }
     check_expression(regex)?;
     let mut rule = json!({ "regex": regex, "to": variables::all_known(to, true)? });
     if ignores_case {

@@ -159,6 +159,8 @@ fn redirects_and_cookies_of_a_service_are_rewritten() {
         ("http://a/", "/$1", "`$1` is not a variable here"),
         ("~(.)", "/$10", "`$10` is not a variable here"),
         ("~(?<zone>.)", "/$zone", "`$zone` is not a variable here"),
+        ("~", "/", "`~` is an empty regular expression"),
+        ("~*", "/", "`~*` is an empty regular expression"),
         ("~(", "/", "`(` is not a regular expression that can be served"),
         ("http://a/ http://b/", "/", "`http://a/ http://b/` is not one word"),
         ("http://a/", "/;\nx", "`/;\nx` has ';', which ingress-nginx does not allow there"),
