@@ -253,8 +253,8 @@ impl RouteWriter<'_, '_> {
         let settings = &claimed.settings;
         // They are compiled as those of paths are, and count with them.
         let rules = settings.plugins.get(REVERSE_REWRITE).into_iter().flat_map(expressions);
-        for expression in rules.chain(settings.client_subject.as_deref()) {
-            self.expressions.check(&claimed.ingress.metadata.namespace, expression)?;
+        for expression in rules.chain(settings.client_subject.clone()) {
+            self.expressions.check(&claimed.ingress.metadata.namespace, &expression)?;
         }
         let mut plugins = settings.plugins.clone();
         if redirects && !plugins.contains_key("redirect") {
@@ -459,10 +459,13 @@ fn set_fields(keys: &mut Map<String, Value>, fields: Value) {
     }
 }
 
-/// The regular expressions in the rules of a plugin.
-fn expressions(options: &Value) -> impl Iterator<Item = &str> {
+/// The regular expressions in the rules of a plugin, as they are compiled.
+fn expressions(options: &Value) -> impl Iterator<Item = String> {
     let rules = options.as_object().into_iter().flat_map(Map::values).filter_map(Value::as_array).flatten();
-    rules.filter_map(|rule| rule["regex"].as_str())
+    rules.filter_map(|rule| {
+        let flags = if rule["ignore_case"].as_bool() == Some(true) { "(?i)" } else { "" };
+        rule["regex"].as_str().map(|regex| format!("{flags}{regex}"))
+    })
 }
 
 /// The options of a plugin of a route.

@@ -105,7 +105,9 @@ fn rule(from: &str, to: &str, ignores_case: bool) -> Result<Value, String> {
     if regex.is_empty() {
         return Err(format!("`{from}` is an empty regular expression"));
     }
-    check_expression(regex)?;
+    // Compiled so, it can be larger.
+    let compiled = if ignores_case { format!("(?i){regex}") } else { regex.to_owned() };
+    check_expression(&compiled)?;
     let mut rule = json!({ "regex": regex, "to": variables::all_known(to, true)? });
     if ignores_case {
         rule["ignore_case"] = true.into();

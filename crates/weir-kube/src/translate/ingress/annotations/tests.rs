@@ -161,6 +161,7 @@ fn redirects_and_cookies_of_a_service_are_rewritten() {
         ("~(?<zone>.)", "/$zone", "`$zone` is not a variable here"),
         ("~", "/", "`~` is an empty regular expression"),
         ("~*", "/", "`~*` is an empty regular expression"),
+        ("~*(", "/", "`(?i)(` is not a regular expression that can be served"),
         ("~(", "/", "`(` is not a regular expression that can be served"),
         ("http://a/ http://b/", "/", "`http://a/ http://b/` is not one word"),
         ("http://a/", "/;\nx", "`/;\nx` has ';', which ingress-nginx does not allow there"),
