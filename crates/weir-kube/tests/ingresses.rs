@@ -300,6 +300,31 @@ fn subjects_of_certificates_are_demanded_on_all_paths_of_the_host_and_of_a_defau
 }
 
 #[test]
+fn a_refused_demand_for_certificates_closes_all_paths_of_the_host() {
+    let closed = json!({ "fault-injection": { "abort": { "http_status": 503 } } });
+    for annotations in [
+        &[("auth-tls-secret", "shop/ca"), ("auth-tls-match-cn", "CN=(?!guest)")][..],
+        &[("auth-tls-secret", "shop/none")],
+        &[("auth-tls-match-cn", "CN=a")],
+    ] {
+        let guarded = with_tls(&ingress("a", annotations, &[("/a", "web")]), "h");
+        let beside = ingress("b", &[("app-root", "/b")], &[("/b", "web")]);
+        let found = translated(&[guarded, beside, AUTHORITY.to_owned(), service("web", Some("10.0.0.1"))]);
+        for id in ["ingress_shop_a_0", "ingress_shop_b_0"] {
+            assert_eq!(resource(&found, id)["plugins"], closed, "{id} {annotations:?}");
+        }
+        assert!(found.resources.iter().all(|resource| resource.id != "ingress_shop_b_root_h"), "{annotations:?}");
+        let said =
+            "`/b` of `h`: Ingress shop/a asks for certificates of clients, and is refused; it is answered with 503";
+        assert!(messages(&found).contains(&said), "{:?}", messages(&found));
+    }
+    let refused = ingress("a", &[("server-snippet", "return 200;")], &[("/a", "web")]);
+    let found = translated(&[refused, ingress("b", &[], &[("/b", "web")]), service("web", Some("10.0.0.1"))]);
+    assert_eq!(resource(&found, "ingress_shop_a_0")["plugins"], closed);
+    assert_eq!(resource(&found, "ingress_shop_b_0")["upstream_id"], "shop_web_80");
+}
+
+#[test]
 fn the_default_backend_of_an_ingress_has_the_protection_of_its_paths() {
     let backend = r#""defaultBackend":{"service":{"name":"web","port":{"number":80}}},"rules""#;
     let of = |annotations: &[(&str, &str)]| {

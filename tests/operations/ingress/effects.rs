@@ -188,7 +188,7 @@ const ROWS: &[Row] = &[
     (&[("proxy-ssl-name", "inner")], Sets(&[("/upstream/tls/server_name", r#""inner""#)])),
     (&[("proxy-cookie-domain", "off"), ("proxy-cookie-path", "off")], Nothing),
     (&[("proxy-cookie-domain", "a")], Left("`a` is not `off`, or two words")),
-    (&[("proxy-cookie-path", "/a /;")], Left("which ingress-nginx does not allow there")),
+    (&[("proxy-cookie-path", "/a /;")], Left("which is not served there")),
     (
         &[("proxy-cookie-domain", "a b"), ("proxy-cookie-path", "/a /b")],
         Sets(&[(

@@ -19,6 +19,11 @@ const COOKIE_FLAGS: &str = "proxy_cookie_flags";
 const KNOWN_FLAGS: [&str; 8] =
     ["secure", "nosecure", "httponly", "nohttponly", "samesite=strict", "samesite=lax", "samesite=none", "nosamesite"];
 
+/// The most rules of a list of the plugin.
+const MOST_RULES: usize = 32;
+/// The longest text of a rule, in bytes.
+const MOST_TEXT: usize = 2048;
+
 /// The plugin for the directives in effect at a `proxy_pass`.
 pub(super) fn plugin(
     conversion: &mut Conversion,
@@ -27,12 +32,17 @@ pub(super) fn plugin(
     matching: &Matching,
 ) -> Option<(String, Yaml)> {
     // There are no such directives for `grpc_pass`.
-    let target = PassTarget::of(pass).filter(|_| pass.name == "proxy_pass")?;
+    if pass.name != "proxy_pass" {
+        return None;
+    }
+    // Where a variable names the upstream, only `default` and `$proxy_host` are not known.
+    let target = PassTarget::of(pass);
+    let target = target.as_ref();
     let flags = flags(conversion, scope);
     let options = [
-        ("redirects", redirects(conversion, scope, (pass, &target), matching)),
-        ("cookie_domains", rules(conversion, scope, COOKIE_DOMAIN, &target)),
-        ("cookie_paths", rules(conversion, scope, COOKIE_PATH, &target)),
+        ("redirects", redirects(conversion, scope, (pass, target), matching)),
+        ("cookie_domains", rules(conversion, scope, COOKIE_DOMAIN, target)),
+        ("cookie_paths", rules(conversion, scope, COOKIE_PATH, target)),
         ("cookie_flags", flags),
     ];
     let given = options.into_iter().filter(|(_, rules)| !rules.is_empty());
@@ -54,23 +64,43 @@ fn lost(conversion: &mut Conversion, directive: &Directive, why: &str) {
 fn redirects(
     conversion: &mut Conversion,
     scope: &BlockScope,
-    (pass, target): (&Directive, &PassTarget),
+    (pass, target): (&Directive, Option<&PassTarget>),
     matching: &Matching,
 ) -> Vec<Yaml> {
-    let default = default_rule(pass, target, matching);
+    let default = target.and_then(|target| default_rule(pass, target, matching));
     if scope.all(REDIRECT).is_empty() {
         // An upstream that gets the `Host` and the path of the client has no other name for itself.
-        let is_elsewhere = target.path.is_some() && target.path != matching.path();
-        let is_needed = is_elsewhere || proxy::host(conversion, scope, target) == Some(target.authority);
+        let is_needed = target.is_some_and(|target| {
+            let is_elsewhere = target.path.is_some() && target.path != matching.path();
+            is_elsewhere || proxy::host(conversion, scope, target) == Some(target.authority)
+        });
         return default.filter(|_| is_needed).into_iter().collect();
     }
     let mut rules = Vec::new();
     for directive in in_effect(scope, REDIRECT) {
-        match directive.arguments.as_slice() {
-            [word] if word == "default" => rules.extend(default.clone()),
-            _ => rules.extend(rule(conversion, directive, target)),
-        }
+        let added = match directive.arguments.as_slice() {
+            [word] if word == "default" => default.clone(),
+            _ => rule(conversion, directive, target),
+        };
+        add(conversion, directive, added, &mut rules);
     }
+    without_last_unchanging(rules)
+}
+
+/// Adds the rule of a directive to a list that takes further ones.
+fn add(conversion: &mut Conversion, directive: &Directive, rule: Option<Yaml>, rules: &mut Vec<Yaml>) {
+    match rule {
+        Some(_) if rules.len() == MOST_RULES => {
+            lost(conversion, directive, &format!("a list of `reverse-rewrite` has at most {MOST_RULES} rules"));
+        }
+        rule => rules.extend(rule),
+    }
+}
+
+/// The rules of a list without those at its end that change nothing. Before other rules, they keep values from these.
+fn without_last_unchanging(mut rules: Vec<Yaml>) -> Vec<Yaml> {
+    let changes = |rule: &Yaml| rule.member("from") != rule.member("to");
+    rules.truncate(rules.iter().rposition(changes).map_or(0, |last| last + 1));
     rules
 }
 
@@ -85,12 +115,17 @@ fn default_rule(pass: &Directive, target: &PassTarget, matching: &Matching) -> O
     Some(Yaml::map([("from", Yaml::text(from)), ("to", Yaml::text(to.replace('$', "\\$")))]))
 }
 
-fn rules(conversion: &mut Conversion, scope: &BlockScope, name: &str, target: &PassTarget) -> Vec<Yaml> {
-    in_effect(scope, name).into_iter().filter_map(|directive| rule(conversion, directive, target)).collect()
+fn rules(conversion: &mut Conversion, scope: &BlockScope, name: &str, target: Option<&PassTarget>) -> Vec<Yaml> {
+    let mut rules = Vec::new();
+    for directive in in_effect(scope, name) {
+        let added = rule(conversion, directive, target);
+        add(conversion, directive, added, &mut rules);
+    }
+    without_last_unchanging(rules)
 }
 
 /// The rule of a directive with a value and what takes its place.
-fn rule(conversion: &mut Conversion, directive: &Directive, target: &PassTarget) -> Option<Yaml> {
+fn rule(conversion: &mut Conversion, directive: &Directive, target: Option<&PassTarget>) -> Option<Yaml> {
     let [from, to] = directive.arguments.as_slice() else {
         lost(conversion, directive, "it has two values");
         return None;
@@ -103,7 +138,14 @@ fn rule(conversion: &mut Conversion, directive: &Directive, target: &PassTarget)
         return None;
     }
     let pattern = pattern.flatten();
-    let here = |text: &str| renamed(&with_value(text, "proxy_host", target.authority));
+    if pattern.as_ref().is_some_and(String::is_empty) || pattern.is_none() && from.is_empty() {
+        lost(conversion, directive, "the replaced value is empty");
+        return None;
+    }
+    let here = |text: &str| match target {
+        Some(target) => renamed(&with_value(text, "proxy_host", target.authority)),
+        None => renamed(text),
+    };
     let (from, to) = (here(from), numbered(&here(to), pattern.as_deref()));
     if pattern.is_none() && (has_groups(&to) || has_groups(&from)) {
         lost(conversion, directive, "groups of another expression are not known here");
@@ -114,9 +156,12 @@ fn rule(conversion: &mut Conversion, directive: &Directive, target: &PassTarget)
         lost(conversion, directive, &format!("Weir has no variable `${unknown}`"));
         return None;
     }
+    if [&from, &to].into_iter().any(|text| text.len() > MOST_TEXT) {
+        lost(conversion, directive, &format!("a text of a rule has at most {MOST_TEXT} bytes"));
+        return None;
+    }
     let mut members = match pattern {
         Some(pattern) => vec![("regex".to_owned(), Yaml::text(pattern))],
-        None if from == to => return None,
         None => vec![("from".to_owned(), Yaml::text(from))],
     };
     if ignores_case {
@@ -148,7 +193,8 @@ fn without_flags<'t>(directive: &Directive, to: &'t str) -> (&'t str, Option<&'t
 fn flags(conversion: &mut Conversion, scope: &BlockScope) -> Vec<Yaml> {
     let mut rules = Vec::new();
     for directive in in_effect(scope, COOKIE_FLAGS) {
-        rules.extend(flags_of(conversion, directive));
+        let added = flags_of(conversion, directive);
+        add(conversion, directive, added, &mut rules);
     }
     for directive in in_effect(scope, COOKIE_PATH).into_iter().chain(in_effect(scope, COOKIE_DOMAIN)) {
         let (_, Some(flags)) = without_flags(directive, directive.argument(1)) else { continue };
@@ -168,7 +214,9 @@ fn flags_of(conversion: &mut Conversion, directive: &Directive) -> Option<Yaml> 
     let flags = known_flags(directive.after_first().iter().map(String::as_str));
     let (expression, _) = expression(directive.argument(0), true);
     let pattern = expression.map(supported);
-    let (Some(flags), true) = (flags, !directive.argument(0).contains('$') && pattern != Some(None)) else {
+    let is_name = (1..=MOST_TEXT).contains(&directive.argument(0).len());
+    let is_known = is_name && !directive.argument(0).contains('$') && pattern != Some(None);
+    let (Some(flags), true) = (flags, is_known) else {
         lost(conversion, directive, "write `cookie_flags` of `reverse-rewrite`");
         return None;
     };
@@ -184,12 +232,26 @@ fn flags_of(conversion: &mut Conversion, directive: &Directive) -> Option<Yaml> 
     Some(Yaml::Map(members))
 }
 
-/// The flags; `None` if there are none, or unknown ones.
+/// The flags, each once; `None` if there are none, unknown ones, or two for the same attribute.
 fn known_flags<'t>(flags: impl Iterator<Item = &'t str>) -> Option<Yaml> {
-    let flags: Vec<String> =
-        flags.map(|flag| flag.trim().to_ascii_lowercase()).filter(|flag| !flag.is_empty()).collect();
-    let are_known = flags.iter().all(|flag| KNOWN_FLAGS.contains(&flag.as_str()));
-    (are_known && !flags.is_empty()).then(|| Yaml::texts(flags))
+    let mut known: Vec<String> = Vec::new();
+    for flag in flags.map(|flag| flag.trim().to_ascii_lowercase()).filter(|flag| !flag.is_empty()) {
+        if known.contains(&flag) {
+            continue;
+        }
+        let is_taken = known.iter().any(|other| flagged(other) == flagged(&flag));
+        if is_taken || !KNOWN_FLAGS.contains(&flag.as_str()) {
+            return None;
+        }
+        known.push(flag);
+    }
+    (!known.is_empty()).then(|| Yaml::texts(known))
+}
+
+/// The attribute that a flag sets or removes.
+fn flagged(flag: &str) -> &str {
+    let flag = flag.strip_prefix("no").unwrap_or(flag);
+    flag.split_once('=').map_or(flag, |(name, _)| name)
 }
 
 #[cfg(test)]
@@ -199,8 +261,14 @@ mod tests {
 
     /// The plugin of a location with these directives, without quotes, and the findings about them.
     fn plugin(location: &str, directives: &str) -> (String, Vec<String>) {
-        let text =
-            format!("server {{ server_name s.example; proxy_set_header Host $host; {location} {{ {directives} }} }}");
+        plugin_with("", location, directives)
+    }
+
+    /// The same, with directives before the server.
+    fn plugin_with(before: &str, location: &str, directives: &str) -> (String, Vec<String>) {
+        let text = format!(
+            "{before} server {{ server_name s.example; proxy_set_header Host $host; {location} {{ {directives} }} }}"
+        );
         let converted = convert("n", &text, &|_| Ok(Vec::new())).expect("correct");
         let plugins = converted.routes.iter().flat_map(|route| &route.members).filter(|(name, _)| name == "plugins");
         let options = plugins.filter_map(|(_, plugins)| plugins.member("reverse-rewrite")).map(Yaml::flow).next();
@@ -237,6 +305,8 @@ mod tests {
             ("proxy_redirect http://$tenant/ /", "Weir has no variable `$tenant`"),
             ("proxy_redirect ~(?=a) /", "look-around and back-references are not supported"),
             ("proxy_redirect http://a/", "it has two values"),
+            ("proxy_redirect ~ /", "the replaced value is empty"),
+            ("proxy_redirect ~* /", "the replaced value is empty"),
         ] {
             let found = format!("n:1: not converted: `{directive}`: {why}");
             assert_eq!(here(&format!("{directive};")), (String::new(), vec![found]));
@@ -266,6 +336,28 @@ mod tests {
     }
 
     #[test]
+    fn rules_that_the_plugin_does_not_take_are_reported() {
+        let here = |directives: &str| plugin("location /", &format!("{directives} proxy_pass http://up;"));
+        let many: String = (0..34).map(|number| format!("proxy_cookie_path /{number}/ /; ")).collect();
+        let (options, findings) = here(&many);
+        assert_eq!(options.matches("from:").count(), 32, "{options}");
+        assert_eq!(findings.len(), 2, "{findings:?}");
+        assert!(findings.iter().all(|found| found.ends_with("has at most 32 rules")), "{findings:?}");
+        let (options, findings) = here(&format!("proxy_cookie_path /{} /;", "a".repeat(2048)));
+        assert_eq!((&*options, findings.len()), ("", 1), "{findings:?}");
+        assert!(findings[0].ends_with("a text of a rule has at most 2048 bytes"), "{findings:?}");
+    }
+
+    #[test]
+    fn rules_are_kept_where_a_variable_names_the_upstream() {
+        let map = "map $http_x_part $part { default http://one; two http://two; }";
+        let directives = "proxy_redirect http://inner/ /; proxy_cookie_path /app/ /; proxy_pass $part;";
+        let rules = "{ redirects: [{ from: http://inner/, to: / }], cookie_paths: [{ from: /app/, to: / }] }";
+        assert_eq!(plugin_with(map, "location /", directives).0, rules);
+        assert_eq!(plugin_with(map, "location /", "proxy_pass $part;").0, "");
+    }
+
+    #[test]
     fn cookies_get_other_attributes() {
         let here = |directives: &str| plugin("location /", &format!("{directives} proxy_pass http://up;"));
         for (directives, rules) in [
@@ -286,12 +378,21 @@ mod tests {
         ] {
             assert_eq!(here(directives), (rules.to_owned(), Vec::new()), "{directives}");
         }
+        let kept = "proxy_cookie_path /keep/ /keep/; proxy_cookie_path / /x/; proxy_cookie_path /one/ /one/;";
+        let rules = "{ cookie_paths: [{ from: /keep/, to: /keep/ }, { from: /, to: /x/ }] }";
+        assert_eq!(here(kept), (rules.to_owned(), Vec::new()));
         let (options, findings) = here("proxy_cookie_path / '/; HttpOnly; Secure ;SameSite=None';");
         assert_eq!(options, "{ cookie_flags: [{ flags: [httponly, secure, samesite=none] }] }");
         assert!(matches!(&findings[..], [found] if found.ends_with("all cookies get these flags")), "{findings:?}");
-        for directive in
-            ["proxy_cookie_flags one $flag", "proxy_cookie_flags one", "proxy_cookie_path / '/; Max-Age=1'"]
-        {
+        let twice = "{ cookie_flags: [{ name: one, flags: [secure, samesite=lax] }] }";
+        assert_eq!(here("proxy_cookie_flags one secure Secure samesite=lax;"), (twice.to_owned(), Vec::new()));
+        for directive in [
+            "proxy_cookie_flags one $flag",
+            "proxy_cookie_flags one",
+            "proxy_cookie_flags one secure nosecure",
+            "proxy_cookie_flags one samesite=lax samesite=strict",
+            "proxy_cookie_path / '/; Max-Age=1'",
+        ] {
             let (options, findings) = here(&format!("{directive};"));
             assert_eq!((&*options, findings.len()), ("", 1), "{directive}: {findings:?}");
             assert!(findings[0].contains("not converted") && findings[0].contains("cookie_flags"), "{findings:?}");

@@ -15,7 +15,7 @@ use crate::options::pattern;
 /// This is what `proxy_redirect`, `proxy_cookie_domain`, `proxy_cookie_path` and `proxy_cookie_flags` of nginx do. In each list, the
 /// first rule that matches is applied. Only fields that the upstream has sent are changed: not those of the gateway, such as the cookie of
 /// `persistence`, and not those of other plugins, which see the new values. Behind `proxy-cache` and `ext-proc`, the cookie of `persistence`
-/// counts as one of the upstream.
+/// counts as one of the upstream. The handshake of a WebSocket, a response with the status 101, passes as it is.
 ///
 /// A value that cannot be changed safely passes as it is: one that is longer than 16 KiB before or after the change, a cookie with more than
 /// 32 attributes, and one to which a variable would add a line end or a further attribute.

@@ -1,6 +1,6 @@
 //! The Ingresses that are ours, with what their annotations ask for.
 
-use super::annotations::{self, Annotations, Remark, Treatment};
+use super::annotations::{self, Annotations, PREFIX, Remark, Treatment};
 use super::apisix_annotations;
 use super::class::{IngressDialect, dialect};
 use super::settings::{IngressSettings, ToHttps};
@@ -20,6 +20,13 @@ pub(super) struct Claimed<'a> {
 impl Claimed<'_> {
     pub(super) fn object(&self) -> ObjectRef {
         ObjectRef::of(self.ingress)
+    }
+
+    /// Whether its annotations ask clients for certificates, even if they cannot be served.
+    pub(super) fn wants_certificates(&self) -> bool {
+        let is_given = |name: &&str| self.ingress.metadata.annotations.contains_key(&format!("{PREFIX}{name}"));
+        let is_refused = self.is_refused && ["auth-tls-secret", "auth-tls-match-cn"].iter().any(is_given);
+        self.settings.client_certificates.is_some() || is_refused
     }
 
     pub(super) fn event(&self, kind: EventKind, reason: &str, message: String) -> ObjectEvent {

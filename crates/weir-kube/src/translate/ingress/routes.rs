@@ -63,7 +63,16 @@ impl RouteWriter<'_, '_> {
             _ => Ok(()),
         };
         let mut value = self.beginning(host, claimed, matches.conditions(rank, checked.is_ok()));
-        let is_closed = claimed.is_refused || self.tls.is_unproved(host);
+        let refused = site.refused_owner().filter(|_| !claimed.is_refused);
+        if let Some(owner) = refused {
+            let message = format!(
+                "`{}` of `{host}`: {} asks for certificates of clients, and is refused; it is answered with 503",
+                path.path.path,
+                owner.object()
+            );
+            self.translation.events.push(claimed.event(EventKind::Warning, "HostRefused", message));
+        }
+        let is_closed = claimed.is_refused || refused.is_some() || self.tls.is_unproved(host);
         let extended =
             self.policies.extensions.write(&claimed.object(), None, &mut value).map_err(|problem| problem.message);
         let checked = checked.and(extended);
@@ -244,8 +253,8 @@ impl RouteWriter<'_, '_> {
         let settings = &claimed.settings;
         // They are compiled as those of paths are, and count with them.
         let rules = settings.plugins.get(REVERSE_REWRITE).into_iter().flat_map(expressions);
-        for expression in rules.chain(settings.client_subject.as_deref()) {
-            self.expressions.check(&claimed.ingress.metadata.namespace, expression)?;
+        for expression in rules.chain(settings.client_subject.clone()) {
+            self.expressions.check(&claimed.ingress.metadata.namespace, &expression)?;
         }
         let mut plugins = settings.plugins.clone();
         if redirects && !plugins.contains_key("redirect") {
@@ -277,7 +286,9 @@ impl RouteWriter<'_, '_> {
     /// The redirect of `/` to the root of the application.
     fn root(&mut self, host: &str, site: &IngressSite) {
         let rooted = site.paths.iter().map(|path| path.claimed).find(|claimed| claimed.settings.app_root.is_some());
-        let Some(claimed) = rooted.filter(|claimed| !claimed.is_refused) else { return };
+        let Some(claimed) = rooted.filter(|claimed| !claimed.is_refused && site.refused_owner().is_none()) else {
+            return;
+        };
         let conditions = PathConditions { uris: vec!["/".to_owned()], vars: Vec::new(), priority: FIRST };
         let mut value = self.beginning(host, claimed, conditions);
         let redirect = json!({ "uri": claimed.settings.app_root, "ret_code": 302 });
@@ -323,7 +334,9 @@ impl RouteWriter<'_, '_> {
         let conditions = PathConditions { uris: vec!["/*".to_owned()], vars: Vec::new(), priority: REST };
         let mut value = self.beginning(host, claimed, conditions);
         value.extend(match with_default {
-            Some((owner, _)) if owner.is_refused || self.tls.is_unproved(host) => closed(),
+            Some((owner, _)) if owner.is_refused || site.refused_owner().is_some() || self.tls.is_unproved(host) => {
+                closed()
+            }
             // With all that the annotations of its Ingress ask for, such as authentication.
             Some((owner, backend)) => match self.default_keys(host, owner, backend) {
                 Ok(mut keys) => {
@@ -446,10 +459,13 @@ fn set_fields(keys: &mut Map<String, Value>, fields: Value) {
     }
 }
 
-/// The regular expressions in the rules of a plugin.
-fn expressions(options: &Value) -> impl Iterator<Item = &str> {
+/// The regular expressions in the rules of a plugin, as they are compiled.
+fn expressions(options: &Value) -> impl Iterator<Item = String> {
     let rules = options.as_object().into_iter().flat_map(Map::values).filter_map(Value::as_array).flatten();
-    rules.filter_map(|rule| rule["regex"].as_str())
+    rules.filter_map(|rule| {
+        let flags = if rule["ignore_case"].as_bool() == Some(true) { "(?i)" } else { "" };
+        rule["regex"].as_str().map(|regex| format!("{flags}{regex}"))
+    })
 }
 
 /// The options of a plugin of a route.

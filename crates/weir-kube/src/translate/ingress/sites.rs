@@ -107,6 +107,12 @@ impl IngressSite<'_> {
         self.owners.iter().copied().find(|owner| owner.settings.client_certificates.is_some())
     }
 
+    /// The Ingress by which clients of the host were to be asked for certificates, if it is refused: nothing is served at the host, since its
+    /// other Ingresses would be open to all clients.
+    pub(super) fn refused_owner(&self) -> Option<&Claimed<'_>> {
+        self.owners.iter().copied().find(|owner| owner.wants_certificates()).filter(|owner| owner.is_refused)
+    }
+
     /// Whether an Ingress has a rule for the host.
     pub(super) fn is_owner(&self, claimed: &Claimed) -> bool {
         self.owners.iter().any(|owner| std::ptr::eq(owner.ingress, claimed.ingress))

@@ -35,7 +35,7 @@ pub(super) const TABLE: &[Annotation] = &[
 /// The plugin that these annotations become.
 pub(in super::super) const PLUGIN: &str = "reverse-rewrite";
 
-/// What ingress-nginx allows beside letters, digits and blanks in each of the values.
+/// What is served beside letters, digits and blanks in each of the values: what ingress-nginx allows where it validates annotations.
 const IN_DOMAINS: &str = "-._~/:";
 const IN_PATHS: &str = "-._~/:,?&=";
 const IN_REDIRECTS: &str = "-._~/:,?&=^$[](){}*+|\\<>";
@@ -86,7 +86,7 @@ fn words<'t, const N: usize>(text: &'t str, marks: &str) -> Result<[&'t str; N],
     }
     let may_stand = |char: char| char.is_ascii_alphanumeric() || char == ' ' || marks.contains(char);
     if let Some(char) = text.chars().find(|char| !may_stand(*char)) {
-        return Err(format!("`{text}` has {char:?}, which ingress-nginx does not allow there"));
+        return Err(format!("`{text}` has {char:?}, which is not served there"));
     }
     let words: Vec<&str> = text.split_whitespace().collect();
     let wanted = if N == 1 { "one word" } else { "`off`, or two words" };
@@ -102,7 +102,12 @@ fn rule(from: &str, to: &str, ignores_case: bool) -> Result<Value, String> {
         Some(regex) if !ignores_case => (regex, true),
         _ => (expression, ignores_case),
     };
-    check_expression(regex)?;
+    if regex.is_empty() {
+        return Err(format!("`{from}` is an empty regular expression"));
+    }
+    // Compiled so, it can be larger.
+    let compiled = if ignores_case { format!("(?i){regex}") } else { regex.to_owned() };
+    check_expression(&compiled)?;
     let mut rule = json!({ "regex": regex, "to": variables::all_known(to, true)? });
     if ignores_case {
         rule["ignore_case"] = true.into();

@@ -159,9 +159,12 @@ fn redirects_and_cookies_of_a_service_are_rewritten() {
         ("http://a/", "/$1", "`$1` is not a variable here"),
         ("~(.)", "/$10", "`$10` is not a variable here"),
         ("~(?<zone>.)", "/$zone", "`$zone` is not a variable here"),
+        ("~", "/", "`~` is an empty regular expression"),
+        ("~*", "/", "`~*` is an empty regular expression"),
+        ("~*(", "/", "`(?i)(` is not a regular expression that can be served"),
         ("~(", "/", "`(` is not a regular expression that can be served"),
         ("http://a/ http://b/", "/", "`http://a/ http://b/` is not one word"),
-        ("http://a/", "/;\nx", "`/;\nx` has ';', which ingress-nginx does not allow there"),
+        ("http://a/", "/;\nx", "`/;\nx` has ';', which is not served there"),
     ] {
         assert_eq!(redirect(from, to), (serde_json::Value::Null, Some(why.to_owned())), "{from} {to}");
     }
@@ -174,8 +177,8 @@ fn redirects_and_cookies_of_a_service_are_rewritten() {
     assert_eq!(domain["cookie_domains"][0]["ignore_case"], true, "{domain}");
     for (name, value, why) in [
         ("proxy-cookie-domain", "a.example", "`a.example` is not `off`, or two words"),
-        ("proxy-cookie-domain", "a $host", "`a $host` has '$', which ingress-nginx does not allow there"),
-        ("proxy-cookie-path", "/a /\"b", "`/a /\"b` has '\"', which ingress-nginx does not allow there"),
+        ("proxy-cookie-domain", "a $host", "`a $host` has '$', which is not served there"),
+        ("proxy-cookie-path", "/a /\"b", "`/a /\"b` has '\"', which is not served there"),
     ] {
         assert_eq!(rules(&[(name, value)]), (serde_json::Value::Null, Some(why.to_owned())));
     }
