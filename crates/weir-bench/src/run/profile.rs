@@ -35,6 +35,8 @@ const LONGEST_WORDS: u64 = 4_096;
 const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
 /// What perf says if the kernel refuses to let it sample.
 const REFUSALS: [&str; 3] = ["perf_event_paranoid", "ermission", "not permitted"];
+/// The setting that perf names if a user has no room left for what is sampled. It calls that an error of permission, too.
+const NO_ROOM: &str = "mlock_kb";
 
 /// Whether perf is there.
 pub(super) fn is_available() -> bool {
@@ -70,7 +72,8 @@ impl NoStacks {
     /// Why perf itself has ended, by what it said.
     fn of_record(status: ExitStatus, said: &str) -> NoStacks {
         let words = first_words(said);
-        match REFUSALS.iter().any(|refusal| said.contains(refusal)) {
+        let is_refusal = !said.contains(NO_ROOM) && REFUSALS.iter().any(|refusal| said.contains(refusal));
+        match is_refusal {
             true => {
                 let paranoid = fs::read_to_string(PARANOID).ok().map(|text| text.trim().to_owned());
                 NoStacks::NotAllowed { paranoid, words }
@@ -241,6 +244,11 @@ mod tests {
         assert!(reason.ends_with("where kernel.perf_event_paranoid is at most 1"), "{reason}");
         let other = NoStacks::of_record(failed, "failed to mmap with 12 (Cannot allocate memory)\n").to_string();
         assert_eq!(other, "perf record failed with exit status: 255: failed to mmap with 12 (Cannot allocate memory)");
+        let said = "Permission error mapping pages.\n\
+                    Consider increasing /proc/sys/kernel/perf_event_mlock_kb,\n\
+                    or try again with a smaller value of -m/--mmap_pages.\n";
+        let no_room = NoStacks::of_record(failed, said).to_string();
+        assert_eq!(no_room, "perf record failed with exit status: 255: Permission error mapping pages");
         assert!(NoStacks::of_record(failed, "").to_string().ends_with("it says nothing"));
     }
 }
