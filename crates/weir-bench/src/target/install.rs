@@ -200,7 +200,7 @@ fn classes(peer: &PeerDefinition, directory: &Path, tell: &impl Fn(&str)) -> Res
 }
 
 /// Moves a complete directory to its place, and removes an older one.
-fn replace(part: &Path, whole: &Path) -> Result<(), FileError> {
+pub(super) fn replace(part: &Path, whole: &Path) -> Result<(), FileError> {
     if whole.exists() {
         fs::remove_dir_all(whole).map_err(FileError::at(whole))?;
     }
