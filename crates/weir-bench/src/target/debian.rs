@@ -10,6 +10,8 @@ use super::{InstallError, install::replace, step::run};
 use crate::errors::FileError;
 
 const MIRROR: &str = "http://deb.debian.org/debian";
+/// The file that names the places of packages. It stays, and tells where they are from.
+const SOURCES: &str = "sources.list";
 /// Where a package may have its program.
 const PROGRAM_DIRECTORIES: [&str; 2] = ["usr/sbin", "usr/bin"];
 
@@ -33,7 +35,7 @@ pub(super) fn unpack(
         fs::create_dir_all(folder).map_err(FileError::at(folder))?;
     }
     // To apt nothing is installed, so that it takes every dependency along.
-    for (name, text) in [("status", String::new()), ("sources.list", sources(suites))] {
+    for (name, text) in [("status", String::new()), (SOURCES, sources(suites))] {
         let file = part.join(name);
         fs::write(&file, text).map_err(FileError::at(&file))?;
     }
@@ -62,7 +64,12 @@ pub(super) fn unpack(
     Ok(replace(&part, directory)?)
 }
 
-/// The file that names the places of packages.
+/// Whether what was unpacked below `directory` is from these releases.
+pub(super) fn is_from(suites: &str, directory: &Path) -> bool {
+    fs::read_to_string(directory.join(SOURCES)).is_ok_and(|text| text == sources(suites))
+}
+
+/// The lines that name the places of packages.
 fn sources(suites: &str) -> String {
     suites.split_whitespace().map(|suite| format!("deb {MIRROR} {suite} main\n")).collect()
 }
@@ -71,7 +78,7 @@ fn sources(suites: &str) -> String {
 fn apt(directory: &Path, words: &[&str]) -> Vec<String> {
     let at = |option: &str, name: &str| format!("-o{option}={}", directory.join(name).display());
     let own = [
-        at("Dir::Etc::SourceList", "sources.list"),
+        at("Dir::Etc::SourceList", SOURCES),
         "-oDir::Etc::SourceParts=/dev/null".to_owned(),
         at("Dir::State", "state"),
         at("Dir::State::status", "status"),
@@ -115,6 +122,15 @@ mod tests {
     fn several_releases_are_places_of_packages() {
         assert_eq!(sources("forky"), format!("deb {MIRROR} forky main\n"));
         assert_eq!(sources("sid experimental"), format!("deb {MIRROR} sid main\ndeb {MIRROR} experimental main\n"));
+    }
+
+    #[test]
+    fn other_releases_are_told_apart() {
+        let unpacked = TempDir::new();
+        assert!(!is_from("sid", unpacked.path()), "nothing was unpacked");
+        fs::write(unpacked.path().join(SOURCES), sources("sid")).unwrap();
+        assert!(is_from("sid", unpacked.path()));
+        assert!(!is_from("sid experimental", unpacked.path()));
     }
 
     #[test]
