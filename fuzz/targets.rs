@@ -9,7 +9,8 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use weir_bench::fuzzing::{
-    DEEPEST_STACK, FoldedStacks, MOST_BYTES_OF_STACKS, private_key_signs, public_key_again, signature_again,
+    DEEPEST_STACK, FoldedStacks, MOST_BYTES_OF_STACKS, OTHER_STACKS, private_key_signs, public_key_again,
+    signature_again,
 };
 use weir_bench::plot::flame_graph;
 use weir_control::document::WrittenDocument;
@@ -886,16 +887,28 @@ pub(crate) fn minisign(data: &[u8]) {
 
 /// Samples of stacks as perf prints them: however they are cut, the same comes of them, within its bounds, and can be drawn.
 pub(crate) fn folded_stacks(data: &[u8]) {
-    let whole = FoldedStacks::read(data);
+    // The second bound is one that small inputs reach.
+    for most_bytes in [MOST_BYTES_OF_STACKS, 512] {
+        bounded_stacks(data, most_bytes);
+    }
+}
+
+fn bounded_stacks(data: &[u8], most_bytes: usize) {
+    let whole = FoldedStacks::read_bounded(data, most_bytes);
     for piece in [1, 7, 1_024] {
-        assert_eq!(FoldedStacks::read(PieceReader { rest: data, piece }), whole, "cut in pieces of {piece}");
+        let cut = FoldedStacks::read_bounded(PieceReader { rest: data, piece }, most_bytes);
+        assert_eq!(cut, whole, "cut in pieces of {piece}");
     }
     let bytes: usize = whole.counts().keys().map(String::len).sum();
-    assert!(bytes <= MOST_BYTES_OF_STACKS, "{bytes} bytes");
+    assert!(bytes <= most_bytes, "{bytes} bytes of {most_bytes}");
     for (stack, samples) in whole.counts() {
         assert!(*samples > 0 && !stack.chars().any(char::is_control), "{stack:?}");
         let frames = stack.split(';').count();
-        assert!((2..=DEEPEST_STACK).contains(&frames) && stack.split(';').all(|frame| !frame.is_empty()), "{stack:?}");
+        let least = if stack == OTHER_STACKS { 1 } else { 2 };
+        assert!(
+            (least..=DEEPEST_STACK).contains(&frames) && stack.split(';').all(|frame| !frame.is_empty()),
+            "{stack:?}"
+        );
     }
     let drawn = flame_graph("stacks", whole.counts());
     assert!(drawn.starts_with("<svg") && drawn.ends_with("</svg>"), "{drawn}");

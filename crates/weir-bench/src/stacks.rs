@@ -15,19 +15,26 @@ const ENTRY_BYTES: usize = 64;
 /// The most bytes of a line that are read. Names of generic functions can have thousands.
 const LONGEST_LINE: u64 = 1_024;
 /// Stands for the stacks for which there was no room.
-const OTHERS: &str = "[other stacks]";
+pub const OTHERS: &str = "[other stacks]";
 
 /// Stacks, each as its frames from the outermost, separated by `;`, and the number of samples.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoldedStacks {
     counts: BTreeMap<String, u64>,
     bytes: usize,
+    most_bytes: usize,
+}
+
+impl Default for FoldedStacks {
+    fn default() -> Self {
+        FoldedStacks { counts: BTreeMap::new(), bytes: 0, most_bytes: MOST_BYTES }
+    }
 }
 
 impl FoldedStacks {
     /// Adds samples of a stack. If there is no room for another stack, they are counted as those of all others.
     pub fn add(&mut self, stack: &str, samples: u64) {
-        let has_room = self.counts.contains_key(stack) || self.bytes + stack.len() + ENTRY_BYTES <= MOST_BYTES;
+        let has_room = self.counts.contains_key(stack) || self.bytes + stack.len() + ENTRY_BYTES <= self.most_bytes;
         let stack = if has_room { stack } else { OTHERS };
         let bytes = &mut self.bytes;
         let count = self.counts.entry(stack.to_owned()).or_insert_with(|| {
@@ -53,8 +60,14 @@ impl FoldedStacks {
     /// Adds up what `perf script` prints: for each sample a line with the name of the thread, its frames from the innermost, and an empty
     /// line. What was read before an error counts.
     pub fn read(text: impl Read) -> FoldedStacks {
+        FoldedStacks::read_bounded(text, MOST_BYTES)
+    }
+
+    /// As [`FoldedStacks::read`], with a bound on the bytes of the different stacks.
+    pub fn read_bounded(text: impl Read, most_bytes: usize) -> FoldedStacks {
         let (mut text, mut line) = (BufReader::new(text), Vec::new());
-        let (mut folded, mut sample) = (FoldedStacks::default(), PrintedSample::default());
+        let mut folded = FoldedStacks { most_bytes, ..FoldedStacks::default() };
+        let mut sample = PrintedSample::default();
         while next_line(&mut text, &mut line) {
             sample.line(&String::from_utf8_lossy(&line), &mut folded);
         }

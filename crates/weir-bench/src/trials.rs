@@ -12,12 +12,12 @@ use crate::{
     report::headline,
     result::{LoadLevel, ResultFile},
     scenario::Scenario,
-    stats::{Comparison, ConfidenceInterval, median},
+    stats::{Comparison, ConfidenceInterval, least_p, median},
 };
 
 /// The name and version of the file's form.
 const TRIALS_SCHEMA: &str = "weir-bench/trials/1";
-/// Equal targets that are called different so often that chance alone does it in less than this share of all cases are a fault of the
+/// Equal targets that are called different so often that chance alone does it in less than this share of all series are a fault of the
 /// lab, or of the machine.
 const UNLIKELY: f64 = 0.01;
 
@@ -100,10 +100,13 @@ impl TrialsFile {
         }
     }
 
+    /// Adds a trial. One that has ended early does not count.
     pub fn add(&mut self, findings: &Findings<'_>) {
         self.finished_at.clone_from(&findings.result.finished_at);
         self.incomplete.clone_from(&findings.result.incomplete);
-        self.trials.push(ScenarioTrial::of(findings));
+        if self.incomplete.is_none() {
+            self.trials.push(ScenarioTrial::of(findings));
+        }
     }
 
     /// How often each target was called different, in the order of the first trial that has it.
@@ -122,7 +125,45 @@ impl TrialsFile {
                 }
             }
         }
+        // They share it: each further comparison of equal targets is another chance to be called different.
+        let equal = summaries.iter().filter(|one| one.is_equal).count().max(1);
+        summaries.iter_mut().for_each(|one| one.unlikely = UNLIKELY / equal as f64);
         summaries
+    }
+
+    /// What is wrong with the lab or the machine by this series, or why it cannot be said. Empty if equal targets were called different
+    /// no more often than by chance, and the others were found.
+    pub fn problems(&self) -> Vec<String> {
+        let (method, mut problems) = (&self.scenario.method, Vec::new());
+        if let Some(reason) = &self.incomplete {
+            problems.push(format!("{} of {} trials: {reason}", self.trials.len(), self.planned));
+        }
+        if least_p(method.repeats) >= 1.0 - method.confidence {
+            let (repeats, percent) = (method.repeats, method.confidence_percent());
+            problems.push(format!("{repeats} repeats cannot show any difference at {percent} %"));
+        }
+        let summaries = self.summaries();
+        if summaries.iter().all(|one| one.compared() == 0) {
+            problems.push("no figure is valid".to_owned());
+            return problems;
+        }
+        for one in summaries.iter().filter(|one| one.is_equal) {
+            if one.compared() == 0 {
+                problems.push(format!("{}: no valid {}", one.target, one.figure.words()));
+            } else if one.is_false_too_often(method.confidence) {
+                let words = format!("{}: {} different more often than by chance", one.target, one.figure.words());
+                problems.push(words);
+            }
+        }
+        for target in self.scenario.targets.iter().filter(|target| **target != self.scenario.baseline) {
+            let mut of_it = summaries.iter().filter(|one| one.target == target.as_str()).peekable();
+            if of_it.peek().is_none() {
+                problems.push(format!("{target}: never compared"));
+            } else if of_it.all(|one| !one.is_equal && one.different == 0) {
+                problems.push(format!("{target}: never found to be different, though it is"));
+            }
+        }
+        problems
     }
 
     /// Whether a target is the baseline under another name.
@@ -187,6 +228,8 @@ pub struct TrialSummary<'a> {
     /// The ratio to the baseline in each trial with valid figures, and in each.
     ratios: Vec<f64>,
     all_ratios: Vec<f64>,
+    /// What is unlikely for this figure, so that [`UNLIKELY`] is for the whole series.
+    unlikely: f64,
 }
 
 impl<'a> TrialSummary<'a> {
@@ -194,7 +237,8 @@ impl<'a> TrialSummary<'a> {
         let TrialComparison { row, target, level, figure, .. } = one;
         let (ratios, all_ratios) = (Vec::new(), Vec::new());
         let (level, figure) = (*level, *figure);
-        TrialSummary { row, target, level, figure, is_equal, different: 0, different_of_all: 0, ratios, all_ratios }
+        let (different, different_of_all, unlikely) = (0, 0, UNLIKELY);
+        TrialSummary { row, target, level, figure, is_equal, different, different_of_all, ratios, all_ratios, unlikely }
     }
 
     fn add(&mut self, one: &TrialComparison) {
@@ -225,7 +269,7 @@ impl<'a> TrialSummary<'a> {
             return false;
         }
         let chance = Binomial::new(1.0 - confidence, self.compared() as u64);
-        chance.is_ok_and(|chance| chance.sf(self.different as u64 - 1) < UNLIKELY)
+        chance.is_ok_and(|chance| chance.sf(self.different as u64 - 1) < self.unlikely)
     }
 
     /// The texts of a line of a table: row, clients, target, figure, how often of valid figures and of all, ratio.
@@ -254,7 +298,7 @@ mod tests {
 
     const SCENARIO: &str =
         "{name: s, title: S, about: A, targets: [one, same, slowed], baseline: one, connections: [8],
-        variants: {one: {peer: none}, same: {peer: none}, slowed: {peer: none, path: /cpu/42us}}, rows: [{name: r}]}";
+        variants: {one: {peer: none}, same: {peer: none}, again: {peer: none}, slowed: {peer: none, path: /cpu/42us}}, rows: [{name: r}]}";
 
     /// Each comparison is whether it was called different. Those of the target `disturbed` are invalid, and count as of `same`.
     fn file(trials: &[&[(&str, bool)]]) -> TrialsFile {
@@ -326,5 +370,45 @@ mod tests {
         assert_eq!(alarms(3, "same"), [false, true]);
         assert_eq!(alarms(8, "same"), [true, true]);
         assert_eq!(alarms(50, "slowed"), [false, false], "it is different");
+    }
+
+    #[test]
+    fn several_equal_figures_share_what_is_unlikely() {
+        let alone: &[(&str, bool)] = &[("same", true)];
+        let both: &[(&str, bool)] = &[("same", true), ("again", true)];
+        // By chance, one figure is called different twice in 0.64 % of all cases.
+        let too_often = [file(&[alone, alone]), file(&[both, both])]
+            .map(|file| file.summaries().iter().map(|one| one.is_false_too_often(0.92)).collect::<Vec<_>>());
+        assert_eq!(too_often, [vec![true], vec![false, false]]);
+    }
+
+    #[test]
+    fn a_series_tells_what_is_wrong() {
+        let fine: &[(&str, bool)] = &[("same", false), ("slowed", true)];
+        let alarm: &[(&str, bool)] = &[("same", true), ("slowed", true)];
+        let missed: &[(&str, bool)] = &[("same", false), ("slowed", false)];
+        let one_invalid: &[(&str, bool)] = &[("disturbed", false), ("slowed", true)];
+        let invalid: &[(&str, bool)] = &[("disturbed", true)];
+        let without_planted: &[(&str, bool)] = &[("same", false)];
+        for (trials, problems) in [
+            ([fine, fine, fine], vec![]),
+            ([alarm, fine, missed], vec![]),
+            ([alarm, alarm, alarm], vec!["same: throughput different more often than by chance"]),
+            ([missed, missed, missed], vec!["slowed: never found to be different, though it is"]),
+            ([one_invalid, one_invalid, one_invalid], vec!["same: no valid throughput"]),
+            ([invalid, invalid, invalid], vec!["no figure is valid"]),
+            ([without_planted, without_planted, without_planted], vec!["slowed: never compared"]),
+        ] {
+            assert_eq!(file(&trials).problems(), problems);
+        }
+        let mut interrupted = file(&[fine, fine]);
+        (interrupted.planned, interrupted.incomplete) = (3, Some("interrupted".to_owned()));
+        assert_eq!(interrupted.problems(), ["2 of 3 trials: interrupted"]);
+        let mut few = file(&[fine, fine]);
+        few.scenario.method.confidence = 0.9995;
+        for (repeats, problems) in [(12, vec![]), (11, vec!["11 repeats cannot show any difference at 99.95 %"])] {
+            few.scenario.method.repeats = repeats;
+            assert_eq!(few.problems(), problems);
+        }
     }
 }

@@ -48,11 +48,11 @@ pub(super) fn trials(arguments: TrialsArguments) -> Result<u8, LabError> {
         let trials = trials.get_or_insert_with(|| TrialsFile::begin(&result, arguments.count));
         trials.add(&findings);
         write_json(&out.join(format!("{}.json", trials.id)), trials)?;
-        let words = trials.trials.last().map(|trial| trial.words()).unwrap_or_default();
-        eprintln!("weir bench: trial {} of {}: {words}", number + 1, arguments.count);
         if trials.incomplete.is_some() {
             break;
         }
+        let words = trials.trials.last().map(|trial| trial.words()).unwrap_or_default();
+        eprintln!("weir bench: trial {} of {}: {words}", number + 1, arguments.count);
     }
     let trials = trials.expect("there is at least one trial");
     let file = out.join(format!("{}.json", trials.id));
@@ -62,8 +62,7 @@ pub(super) fn trials(arguments: TrialsArguments) -> Result<u8, LabError> {
     Ok(status)
 }
 
-/// Prints how often each target was called different. The status is 1 if that is more often than by chance for an equal one, or if it
-/// cannot be said.
+/// Prints how often each target was called different, and what is wrong with that; then the status is 1.
 fn show(trials: &TrialsFile) -> u8 {
     let method = &trials.scenario.method;
     let summaries = trials.summaries();
@@ -85,10 +84,9 @@ fn show(trials: &TrialsFile) -> u8 {
         );
     }
     out!("  different: of trials with valid figures; ratio: of all trials, the median, the lowest and the highest");
-    if let Some(reason) = &trials.incomplete {
-        out!("  {} of {} trials: {reason}", trials.trials.len(), trials.planned);
+    let problems = trials.problems();
+    for problem in &problems {
+        out!("  {problem}");
     }
-    let too_often = summaries.iter().any(|one| one.is_false_too_often(method.confidence));
-    let nothing = summaries.iter().all(|one| one.compared() == 0);
-    u8::from(too_often || nothing || trials.incomplete.is_some())
+    u8::from(!problems.is_empty())
 }

@@ -17,7 +17,7 @@ pub use self::{
     modes::{Modes, modes},
     queueing::{LittlesLaw, littles_law},
     random::SeededRandom,
-    ranks::{Comparison, RankTest, compare, compare_apart, mann_kendall, mann_whitney, wilcoxon},
+    ranks::{Comparison, RankTest, compare, compare_apart, least_p, mann_kendall, mann_whitney, wilcoxon},
     ratios::{ratios, sliced_ratio},
     scalability::{Scalability, fit_scalability},
 };

@@ -42,6 +42,16 @@ pub fn compare(a: &[f64], b: &[f64], ratios: &[f64], confidence: f64, seed: u64)
 /// The least number of pairs for which Wilcoxon's test can be significant at 95 %.
 const ENOUGH_PAIRS: usize = 6;
 
+/// The lowest p-value that [`compare`] can have with so many repeats: all ratios are on the same side of 1, and all values apart.
+pub fn least_p(repeats: u32) -> f64 {
+    let ratios: Vec<f64> = (0..repeats).map(|number| f64::from(number) + 2.0).collect();
+    if ratios.len() < ENOUGH_PAIRS {
+        let other: Vec<f64> = ratios.iter().map(|value| -value).collect();
+        return mann_whitney(&ratios, &other);
+    }
+    wilcoxon(&ratios)
+}
+
 /// Whether `b` differs from `a` when the two were not measured side by side: always Mann and Whitney's test.
 pub fn compare_apart(a: &[f64], b: &[f64], confidence: f64, seed: u64) -> Option<Comparison> {
     let (from, to) = (median_interval(a, confidence, seed)?, median_interval(b, confidence, seed)?);
@@ -188,6 +198,16 @@ mod tests {
         assert!((p - 2.0 * 4.0 / 35.0).abs() < 1e-12, "{p}");
         assert_eq!(mann_whitney(&[], &[1.0]), 1.0);
         assert_eq!(mann_whitney(&[1.0, 1.0], &[1.0, 1.0]), 1.0);
+    }
+
+    #[test]
+    fn repeats_decide_how_low_p_can_be() {
+        assert_eq!([0, 1].map(least_p), [1.0, 1.0]);
+        let expected = [(2, 2.0 / 6.0), (5, 2.0 / 252.0), (6, 2.0 / 64.0), (12, 2.0 / 4_096.0)];
+        for (repeats, p) in expected {
+            assert!((least_p(repeats) - p).abs() < 1e-12, "{repeats}: {}", least_p(repeats));
+        }
+        assert!(least_p(100) < 1e-9);
     }
 
     #[test]

@@ -6,10 +6,12 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use super::{InstallError, step::run};
+use super::{InstallError, install::replace, step::run};
 use crate::errors::FileError;
 
 const MIRROR: &str = "http://deb.debian.org/debian";
+/// The file that names the places of packages. It stays, and tells where they are from.
+const SOURCES: &str = "sources.list";
 /// Where a package may have its program.
 const PROGRAM_DIRECTORIES: [&str; 2] = ["usr/sbin", "usr/bin"];
 
@@ -23,23 +25,24 @@ pub(super) fn unpack(
     directory: &Path,
     tell: &impl Fn(&str),
 ) -> Result<(), InstallError> {
-    // Not on top of what was installed before: of two versions the last one unpacked would win.
-    if directory.exists() {
-        fs::remove_dir_all(directory).map_err(FileError::at(directory))?;
+    // Not on top of what was installed before, of which files would stay; and it stays as a whole if this fails.
+    let part = directory.with_file_name(format!("{}.part", directory.file_name().unwrap_or_default().display()));
+    if part.exists() {
+        fs::remove_dir_all(&part).map_err(FileError::at(&part))?;
     }
-    let (archives, root) = (directory.join("cache/archives"), directory.join("root"));
-    for folder in [&archives.join("partial"), &directory.join("state/lists/partial"), &root, &directory.join("bin")] {
+    let (archives, root) = (part.join("cache/archives"), part.join("root"));
+    for folder in [&archives.join("partial"), &part.join("state/lists/partial"), &root, &part.join("bin")] {
         fs::create_dir_all(folder).map_err(FileError::at(folder))?;
     }
     // To apt nothing is installed, so that it takes every dependency along.
-    for (name, text) in [("status", String::new()), ("sources.list", sources(suites))] {
-        let file = directory.join(name);
+    for (name, text) in [("status", String::new()), (SOURCES, sources(suites))] {
+        let file = part.join(name);
         fs::write(&file, text).map_err(FileError::at(&file))?;
     }
-    run(&apt(directory, &["update"]), tell)?;
+    run(&apt(&part, &["update"]), tell)?;
     let preferred = suites.split_whitespace().last().unwrap_or(suites);
     let words = ["install", "--target-release", preferred, "--download-only", "--no-install-recommends", "-y"];
-    let mut install = apt(directory, &words);
+    let mut install = apt(&part, &words);
     install.extend(packages.iter().cloned());
     run(&install, tell)?;
     for package in list(&archives)?.into_iter().filter(|path| path.extension().is_some_and(|end| end == "deb")) {
@@ -47,19 +50,26 @@ pub(super) fn unpack(
     }
     let (loader, program_path) = (loader(&root)?, program_in(&root, program)?);
     let libraries = loader.parent().unwrap_or(&root);
+    let placed = |path: &Path| directory.join(path.strip_prefix(&part).unwrap_or(path));
     let text = format!(
         "#!/bin/sh\nexec '{}' --argv0 \"$0\" --library-path '{}' '{}' \"$@\"\n",
-        loader.display(),
-        libraries.display(),
-        program_path.display()
+        placed(&loader).display(),
+        placed(libraries).display(),
+        placed(&program_path).display()
     );
-    let file = directory.join("bin").join(program);
+    let file = part.join("bin").join(program);
     let mut script = fs::OpenOptions::new();
     let script = script.write(true).create(true).truncate(true).mode(0o755).open(&file);
-    Ok(script.and_then(|mut script| script.write_all(text.as_bytes())).map_err(FileError::at(&file))?)
+    script.and_then(|mut script| script.write_all(text.as_bytes())).map_err(FileError::at(&file))?;
+    Ok(replace(&part, directory)?)
 }
 
-/// The file that names the places of packages.
+/// Whether what was unpacked below `directory` is from these releases.
+pub(super) fn is_from(suites: &str, directory: &Path) -> bool {
+    fs::read_to_string(directory.join(SOURCES)).is_ok_and(|text| text == sources(suites))
+}
+
+/// The lines that name the places of packages.
 fn sources(suites: &str) -> String {
     suites.split_whitespace().map(|suite| format!("deb {MIRROR} {suite} main\n")).collect()
 }
@@ -68,13 +78,15 @@ fn sources(suites: &str) -> String {
 fn apt(directory: &Path, words: &[&str]) -> Vec<String> {
     let at = |option: &str, name: &str| format!("-o{option}={}", directory.join(name).display());
     let own = [
-        at("Dir::Etc::SourceList", "sources.list"),
+        at("Dir::Etc::SourceList", SOURCES),
         "-oDir::Etc::SourceParts=/dev/null".to_owned(),
         at("Dir::State", "state"),
         at("Dir::State::status", "status"),
         at("Dir::Cache", "cache"),
         // The user that apt downloads as otherwise may not write below the cache of the lab.
         "-oAPT::Sandbox::User=root".to_owned(),
+        // Otherwise an update without network succeeds, with the lists that it has: none.
+        "-oAPT::Update::Error-Mode=any".to_owned(),
     ];
     ["apt-get".to_owned()].into_iter().chain(own).chain(words.iter().map(|&word| word.to_owned())).collect()
 }
@@ -110,6 +122,15 @@ mod tests {
     fn several_releases_are_places_of_packages() {
         assert_eq!(sources("forky"), format!("deb {MIRROR} forky main\n"));
         assert_eq!(sources("sid experimental"), format!("deb {MIRROR} sid main\ndeb {MIRROR} experimental main\n"));
+    }
+
+    #[test]
+    fn other_releases_are_told_apart() {
+        let unpacked = TempDir::new();
+        assert!(!is_from("sid", unpacked.path()), "nothing was unpacked");
+        fs::write(unpacked.path().join(SOURCES), sources("sid")).unwrap();
+        assert!(is_from("sid", unpacked.path()));
+        assert!(!is_from("sid experimental", unpacked.path()));
     }
 
     #[test]

@@ -28,7 +28,8 @@ pub fn locate(peer: &PeerDefinition, given: Option<&Path>, cache: &Path) -> Resu
         None => candidates(peer, cache).into_iter().find(|path| path.is_file()).ok_or_else(|| missing(peer))?,
     };
     let whole = peer.parts.iter().all(|part| Path::new(part).exists());
-    if !whole || !is_current(peer, cache) {
+    let is_stale = given.is_none() && is_from_other_releases(peer, &program, cache);
+    if !whole || is_stale || !is_current(peer, cache) {
         return Err(missing(peer));
     }
     let version = version(peer, &program);
@@ -43,6 +44,12 @@ fn is_current(peer: &PeerDefinition, cache: &Path) -> bool {
         text.is_some_and(|text| fs::read_to_string(installed.join(source)).is_ok_and(|have| have == text))
     };
     peer.install.java.iter().all(is_same)
+}
+
+/// Whether a program of another release of Debian is from other releases than those that the peer names now.
+fn is_from_other_releases(peer: &PeerDefinition, program: &Path, cache: &Path) -> bool {
+    let (Some(suites), Ok(installed)) = (&peer.install.debian_suite, peer.installed(cache)) else { return false };
+    program.starts_with(&installed) && !debian::is_from(suites, &installed)
 }
 
 /// Finds a program as [`locate`] does, and installs it first if that only changes the lab's own cache.
@@ -200,7 +207,7 @@ fn classes(peer: &PeerDefinition, directory: &Path, tell: &impl Fn(&str)) -> Res
 }
 
 /// Moves a complete directory to its place, and removes an older one.
-fn replace(part: &Path, whole: &Path) -> Result<(), FileError> {
+pub(super) fn replace(part: &Path, whole: &Path) -> Result<(), FileError> {
     if whole.exists() {
         fs::remove_dir_all(whole).map_err(FileError::at(whole))?;
     }
