@@ -6,7 +6,10 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use super::{InstallError, install::replace, step::run};
+use super::{
+    InstallError,
+    step::{replace, run},
+};
 use crate::errors::FileError;
 
 const MIRROR: &str = "http://deb.debian.org/debian";

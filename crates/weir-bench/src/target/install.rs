@@ -7,7 +7,7 @@ use std::{
 use super::{
     InstallError, InstallSource, PeerDefinition, PeerError, debian,
     limited::{COMMAND_LIMIT, output_within},
-    step::run,
+    step::{replace, run},
 };
 use crate::{errors::FileError, library};
 
@@ -204,14 +204,6 @@ fn classes(peer: &PeerDefinition, directory: &Path, tell: &impl Fn(&str)) -> Res
     }
     run(&command, tell)?;
     Ok(replace(&part, &classes)?)
-}
-
-/// Moves a complete directory to its place, and removes an older one.
-pub(super) fn replace(part: &Path, whole: &Path) -> Result<(), FileError> {
-    if whole.exists() {
-        fs::remove_dir_all(whole).map_err(FileError::at(whole))?;
-    }
-    fs::rename(part, whole).map_err(FileError::at(whole))
 }
 
 /// A Maven project that depends on artifacts, each given as `group:name:version`.

@@ -1,8 +1,9 @@
-//! The commands of an installation.
+//! The steps of an installation.
 
-use std::process::Command;
+use std::{fs, path::Path, process::Command};
 
 use super::CommandError;
+use crate::errors::FileError;
 
 /// Runs a command, after telling it; its last words are the error if it fails.
 pub(super) fn run(command: &[String], tell: &impl Fn(&str)) -> Result<(), CommandError> {
@@ -17,4 +18,12 @@ pub(super) fn run(command: &[String], tell: &impl Fn(&str)) -> Result<(), Comman
     let said = String::from_utf8_lossy(&output.stdout);
     let words = [text.lines().last(), said.lines().find(|line| line.contains("ERROR"))];
     Err(CommandError::ended(&line, &output, words.into_iter().flatten().next().unwrap_or_default()))
+}
+
+/// Moves a complete directory to its place, and removes an older one.
+pub(super) fn replace(part: &Path, whole: &Path) -> Result<(), FileError> {
+    if whole.exists() {
+        fs::remove_dir_all(whole).map_err(FileError::at(whole))?;
+    }
+    fs::rename(part, whole).map_err(FileError::at(whole))
 }

@@ -24,9 +24,9 @@ impl Default for HandshakeTurns {
 }
 
 /// One that waits for its turn, until it is dropped.
-struct Waiting<'a>(&'a Cell<usize>);
+struct HandshakeWait<'a>(&'a Cell<usize>);
 
-impl Drop for Waiting<'_> {
+impl Drop for HandshakeWait<'_> {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
@@ -41,7 +41,7 @@ impl HandshakeTurns {
     /// Waits for a turn. It is used by what the task computes before it waits again.
     pub(crate) async fn next(&self) {
         self.waiting.set(self.waiting.get() + 1);
-        let waiting = Waiting(&self.waiting);
+        let waiting = HandshakeWait(&self.waiting);
         let turn = Arc::clone(&self.turns).acquire_owned().await.expect("the semaphore is never closed");
         drop(waiting);
         // The scheduler resumes a task that yields after it has asked the kernel for what is ready.
