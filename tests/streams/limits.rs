@@ -139,9 +139,10 @@ fn u23_a_flood_of_connections_of_one_client_is_bounded() {
     let settings = crate::file(&upstream(&[endpoint.node()])) + "client_max_connections: 20\n";
     let gateway = crate::weir().start(&settings);
     let addr = gateway.addrs_of("tcp")[0];
-    let clients: Vec<_> = (0..100).map(|_| connect(addr)).collect();
-    let served = clients.into_iter().map(|mut client| client.read(&mut [0; 3]).is_ok_and(|count| count > 0));
-    assert_eq!(served.collect::<Vec<_>>().into_iter().filter(|is_served| *is_served).count(), 20);
+    let mut clients: Vec<_> = (0..100).map(|_| connect(addr)).collect();
+    // None leaves before all have an answer: its place would be another's.
+    let served = clients.iter_mut().filter_map(|client| client.read(&mut [0; 3]).ok().filter(|count| *count > 0));
+    assert_eq!(served.count(), 20);
 }
 
 #[test]

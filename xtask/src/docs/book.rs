@@ -72,22 +72,25 @@ fn contents(index: &str) -> Result<Vec<ContentsEntry>, Problems> {
     let all = linked(INDEX, index);
     let mut entries = Vec::new();
     let mut parts = parts(index).into_iter().peekable();
-    for (place, IndexedPage { line, page, .. }) in all.iter().enumerate() {
-        if *page == HOME || place_of(page, &all) != Some(place) {
-            continue;
-        }
+    for IndexedPage { line, page, .. } in placed(&all).filter(|link| link.page != HOME) {
         let mut part = None;
         while let Some((_, name)) = parts.next_if(|(begin, _)| begin < line) {
             part = Some(name);
         }
         entries.extend(part.map(|name| ContentsEntry::Part(name.to_owned())));
         let below = match page.ends_with("/README.md") {
-            true => linked(page, &read(page)?).into_iter().map(|link| link.page).collect(),
+            true => placed(&linked(page, &read(page)?)).map(|link| link.page.clone()).collect(),
             false => Vec::new(),
         };
         entries.push(ContentsEntry::Chapter(page.clone(), below));
     }
     Ok(entries)
+}
+
+/// Each page once, where it belongs.
+fn placed(all: &[IndexedPage]) -> impl Iterator<Item = &IndexedPage> {
+    let belongs = |(place, link): &(usize, &IndexedPage)| place_of(&link.page, all) == Some(*place);
+    all.iter().enumerate().filter(belongs).map(|(_, link)| link)
 }
 
 /// A page belongs where the index links to the whole of it, or else where it links to a part of it first.
