@@ -192,8 +192,8 @@ fn others_are_served_beside(served: &Served, sign: &FloodSign, flood: impl Fn(&A
     assert!(is_fine, "without and with a flood: {seen:?}");
 }
 
-#[test]
-fn others_are_served_beside_requests_that_are_reset() {
+/// The same beside connections that misbehave until they end, one after the other.
+fn others_are_served_beside_connections(misbehave: impl AsyncFn(&quinn::Connection) + Sync) {
     let origin = Origin::serving(|_| Answer::ok("ok"));
     let served = serve(&origin, "");
     others_are_served_beside(&served, &ENDED, |is_over| {
@@ -203,10 +203,15 @@ fn others_are_served_beside_requests_that_are_reset() {
                 let mut control = quic.open_uni().await.expect("it may");
                 // The connection may have ended.
                 let _ = control.write_all(&[0, 4, 0]).await;
-                open_and_reset(&quic).await;
+                misbehave(&quic).await;
             }
         });
     });
+}
+
+#[test]
+fn others_are_served_beside_requests_that_are_reset() {
+    others_are_served_beside_connections(async |quic| drop(open_and_reset(quic).await));
 }
 
 #[test]
@@ -254,19 +259,7 @@ fn frames_without_content_end_the_connection() {
 
 #[test]
 fn others_are_served_beside_frames_without_content() {
-    let origin = Origin::serving(|_| Answer::ok("ok"));
-    let served = serve(&origin, "");
-    others_are_served_beside(&served, &ENDED, |is_over| {
-        run_within(DEADLINE * 3, async {
-            while !is_over.load(Ordering::Relaxed) {
-                let quic = connect(&served.authority, served.gateway.tls_addr()).await;
-                let mut control = quic.open_uni().await.expect("it may");
-                // The connection may have ended.
-                let _ = control.write_all(&[0, 4, 0]).await;
-                send_nothing(&quic).await;
-            }
-        });
-    });
+    others_are_served_beside_connections(send_nothing);
 }
 
 /// A ClientHello, which takes two datagrams with X25519MLKEM768.

@@ -306,14 +306,15 @@ fn each_annotation_has_the_effect_that_the_reference_states() {
     }
 }
 
+fn secret(name: &str, data: &Value) -> String {
+    let metadata = json!({ "name": name, "namespace": "shop" });
+    format!("---\n{}\n", json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data }))
+}
+
 #[test]
 fn certificates_of_clients_are_demanded_as_annotations_say() {
     let authority = Authority::of_tests();
     let identity = authority.identity(&["h"]);
-    let secret = |name: &str, data: Value| {
-        let metadata = json!({ "name": name, "namespace": "shop" });
-        format!("---\n{}\n", json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data }))
-    };
     let annotations = [
         ("auth-tls-secret", "shop/ca"),
         ("auth-tls-verify-client", "optional"),
@@ -322,8 +323,8 @@ fn certificates_of_clients_are_demanded_as_annotations_say() {
     ];
     let manifests = ingress("a", &annotations, &["h / Prefix one"])
         + "  tls: [{ hosts: [h], secretName: own }]\n"
-        + &secret("ca", json!({ "ca.crt": authority.certificate }))
-        + &secret("own", json!({ "tls.crt": identity.certificate, "tls.key": identity.key }));
+        + &secret("ca", &json!({ "ca.crt": authority.certificate }))
+        + &secret("own", &json!({ "tls.crt": identity.certificate, "tls.key": identity.key }));
     let (_gateway, yaml) = Cluster::new().serve(&manifests);
     let document: Value = serde_saphyr::from_str(&yaml).expect("YAML");
     let client = &document["ssls"][0]["client"];
@@ -335,10 +336,6 @@ fn certificates_of_clients_are_demanded_as_annotations_say() {
 fn certificates_of_clients_reach_all_services_of_a_host_and_other_subjects_none() {
     let authority = Authority::of_tests();
     let [own, orders, other] = ["h", "orders", "order"].map(|name| authority.identity(&[name]));
-    let secret = |name: &str, data: Value| {
-        let metadata = json!({ "name": name, "namespace": "shop" });
-        format!("---\n{}\n", json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data }))
-    };
     let annotations = [
         ("auth-tls-secret", "shop/ca"),
         ("auth-tls-verify-client", "optional"),
@@ -350,8 +347,8 @@ fn certificates_of_clients_reach_all_services_of_a_host_and_other_subjects_none(
     let manifests = ingress("a", &annotations, &["h /a Prefix one"])
         + "  tls: [{ hosts: [h], secretName: own }]\n"
         + &ingress("b", &[], &["h /b Prefix two"])
-        + &secret("ca", json!({ "ca.crt": authority.certificate }))
-        + &secret("own", json!({ "tls.crt": own.certificate, "tls.key": own.key }));
+        + &secret("ca", &json!({ "ca.crt": authority.certificate }))
+        + &secret("own", &json!({ "tls.crt": own.certificate, "tls.key": own.key }));
     let cluster = Cluster::new();
     let (gateway, _) = cluster.serve(&manifests);
     let ask = |target: &str, tls: &TlsClient| {

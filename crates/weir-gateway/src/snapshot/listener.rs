@@ -24,9 +24,9 @@ pub enum ListenerProtocol {
 }
 
 impl ListenerProtocol {
-    /// Whether each connection begins with a handshake of TLS with this node.
+    /// Whether connections begin with a handshake of TLS with this node, all or some of them.
     pub(crate) fn begins_with_handshake(self) -> bool {
-        matches!(self, ListenerProtocol::Https | ListenerProtocol::Tls)
+        matches!(self, ListenerProtocol::Https | ListenerProtocol::Tls | ListenerProtocol::TlsByRoute)
     }
 }
 
