@@ -18,7 +18,7 @@ use crate::context::lifecycle::WorkerPhase;
 use crate::context::served_exchange::ServedExchange;
 use crate::endpoint::persistence::StickySessions;
 use crate::message::AfterExchange;
-use crate::message::body::BodyTransfer;
+use crate::message::body::{BodyTransfer, PausedBody};
 use crate::message::deadlines;
 use crate::message::forward::HopFraming;
 use crate::message::sides::{ClientSide, RequestTerms, UpstreamSide};
@@ -138,6 +138,7 @@ struct ResponseSide<'a> {
     /// Bytes received from the upstream that are not a complete head yet.
     stash: Vec<u8>,
     body: BodyTransfer,
+    paused: PausedBody,
     coding: HopFraming,
     /// The filters that plugins put on the content, if any.
     content: Option<Box<content::ResponseContent<'a>>>,
@@ -150,6 +151,20 @@ struct ResponseSide<'a> {
     tunnel: bool,
     /// When the client times out: it must take bytes by then.
     client_deadline_ns: u64,
+}
+
+impl ResponseSide<'_> {
+    fn pause(&mut self) {
+        self.paused.pause(&mut self.body);
+    }
+
+    fn resume(&mut self) {
+        self.paused.resume(&mut self.body);
+    }
+
+    fn is_paused_at_end(&self) -> bool {
+        self.paused.is_at_end(&self.body)
+    }
 }
 
 impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
@@ -178,6 +193,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         let response = ResponseSide {
             stash: Vec::new(),
             body: BodyTransfer::Done(Trailers::default()),
+            paused: PausedBody::default(),
             coding: HopFraming::None,
             content: None,
             head_done: false,
@@ -316,7 +332,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         };
         // The call's deadline does not end a complete response that only has to be taken by the client.
         let is_answered = self.response.head_done && self.response.body.is_done();
-        let is_received = self.response.body.is_paused_at_end();
+        let is_received = self.response.is_paused_at_end();
         let call = if is_answered || is_received { NEVER } else { self.client.call_deadline_ns() };
         // A client that has closed its side may have gone. Where the rate is limited, what it is sent shows that.
         let is_paced = self.response.content.as_ref().is_some_and(|content| content.is_paced());

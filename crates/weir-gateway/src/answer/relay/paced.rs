@@ -17,7 +17,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         if self.response.body.is_done() {
             return Poll::Pending;
         }
-        if self.response.body.is_paused_at_end() && self.client.call_deadline_ns() <= self.now_ns {
+        if self.response.is_paused_at_end() && self.client.call_deadline_ns() <= self.now_ns {
             let now_ns = self.now_ns;
             let rest = self.response.content.as_mut().map(|content| content.lift_pace(now_ns)).unwrap_or_default();
             return Poll::Ready(self.send_paced(context, &rest).map(|()| 0));
@@ -39,11 +39,11 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                 if waited {
                     self.renew_read_timeout();
                 }
-                self.response.body.resume();
+                self.response.resume();
                 Poll::Ready(Ok(most.min(room)))
             }
             None => {
-                self.response.body.resume();
+                self.response.resume();
                 Poll::Ready(Ok(room))
             }
         }
@@ -54,8 +54,8 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         let is_last = !self.response.content.as_ref().is_some_and(|content| content.is_waiting());
         self.worker.buffers.with_write_buffer(|out| {
             self.write_content(piece, out);
-            if is_last && self.response.body.is_paused_at_end() {
-                self.response.body.resume();
+            if is_last && self.response.is_paused_at_end() {
+                self.response.resume();
                 self.end_response(out)?;
             }
             self.send_to_client(context, out)
@@ -67,7 +67,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         let body = &mut self.response.body;
         let is_read = !body.is_done() && !body.lacks_end() && body.end_deadline_ns() == NEVER;
         if is_read && self.response.content.as_ref().is_some_and(|content| content.is_paced()) {
-            body.pause();
+            self.response.pause();
         }
     }
 }

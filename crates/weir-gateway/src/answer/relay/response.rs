@@ -291,7 +291,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             let is_waiting = content.is_waiting();
             self.write_content(&rest, out);
             if is_waiting {
-                self.response.body.pause();
+                self.response.pause();
                 return Ok(());
             }
         }
@@ -305,7 +305,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     pub(super) fn flush_content(&mut self, context: &mut Context<'_>) -> Result<bool, Stop> {
         let Some(content) = &mut self.response.content else { return Ok(false) };
         if content.is_waiting() {
-            self.response.body.pause();
+            self.response.pause();
             return Ok(false);
         }
         let mut kept = Vec::new();
@@ -352,7 +352,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         self.exchange.body_bytes += body.len() as u64;
         self.send_to_client(context, &body)?;
         if content.is_waiting() {
-            self.response.body.pause();
+            self.response.pause();
             self.response.content = Some(content);
             return Ok(());
         }
