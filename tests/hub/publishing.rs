@@ -291,7 +291,7 @@ fn a_full_disk_is_insufficient_storage_and_the_hub_goes_on_once_there_is_room() 
         refused += u64::from(answer.status == 507);
         refused == 3
     });
-    let up = || node.gateway.metrics().get("weir_hub_up{hub=\"h\"}");
+    let up = || node.metrics().get("weir_hub_up{hub=\"h\"}");
     node.gateway
         .wait_stderr("the failure", |line| line.contains("events of the hub cannot be stored, and are refused: "));
     assert_eq!(up(), Some(0.0));
