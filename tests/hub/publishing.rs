@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
 use rustix::process::Pid;
+use serde_json::Value;
 use weir_testkit::{Answer, DEADLINE, Gateway, Origin, Signal, TempDir, eventually, eventually_some, on_small_disk};
 
 use crate::peers::{HubNode, Subscriber, TOPIC, encoded, value};
@@ -66,7 +67,7 @@ impl Drop for StopAtEnd<'_> {
 
 /// The process that answers on the status address.
 fn serving(gateway: &Gateway) -> Option<i32> {
-    let status = gateway.status();
+    let status: Value = serde_json::from_str(&gateway.try_ask_status("/status").ok()?.text()).ok()?;
     (status["state"] == "serving").then(|| status["pid"].as_i64())?.and_then(|pid| i32::try_from(pid).ok())
 }
 
