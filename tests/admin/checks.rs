@@ -149,15 +149,10 @@ fn a_change_is_made_while_checks_of_a_viewer_wait() {
     let gateway = with_routes(1, "");
     let address = admin_addr(&gateway);
     let (body, answered, stop) = (expressions(scaled(400, 500)), AtomicUsize::new(0), AtomicBool::new(false));
-    let patient = |key: &'static str| {
-        let client = Client::connect(address);
-        client.set_deadline(4 * DEADLINE);
-        Api::over(client, key)
-    };
     thread::scope(|scope| {
         for _ in 0..CLIENTS {
             scope.spawn(|| {
-                let mut api = patient(VIEWER);
+                let mut api = Api::with_key(address, VIEWER);
                 // There is always one that waits, so that who waits for all of them is never answered.
                 while !stop.load(Relaxed) {
                     assert_eq!(api.ask("POST", "configs/validate", "", &body).status, 200);
@@ -167,8 +162,8 @@ fn a_change_is_made_while_checks_of_a_viewer_wait() {
         }
         let _end = EndOfAttack(&stop);
         eventually("one is answered", 4 * DEADLINE, || answered.load(Relaxed) >= 1);
-        patient(ADMIN).put("routes/r", &route(7));
-        assert_eq!(patient(ADMIN).ask("POST", "configs/validate", "", &expressions(1)).status, 200);
+        Api::with_key(address, ADMIN).put("routes/r", &route(7));
+        assert_eq!(Api::with_key(address, ADMIN).ask("POST", "configs/validate", "", &expressions(1)).status, 200);
     });
 }
 
