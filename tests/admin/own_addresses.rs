@@ -201,7 +201,7 @@ fn u05_pipelined_requests_lock_nobody_out_of_the_own_addresses() {
             thread::scope(|scope| {
                 scope.spawn(|| pipeline(addr, connections, by_http2, &stop));
                 let _end = EndOfAttack(&stop);
-                eventually("others get a place", DEADLINE, || {
+                eventually("others get a place", 3 * DEADLINE, || {
                     site.serves("pipelined requests");
                     let why = ["why=\"shed\"", &format!("server=\"{server}\"")];
                     site.gateway.metrics().sum("weir_server_connections_closed_total", &why) >= 10.0
@@ -235,7 +235,7 @@ fn u05_half_bodies_of_one_client_are_bounded_in_bytes_and_delay_no_other_client(
         half.iter().for_each(|client| client.set_deadline(Duration::from_millis(10)));
         // They are read side by side, so that any of them may be the one too many.
         let refused =
-            eventually_some("one is refused", DEADLINE, || half.iter_mut().find_map(|half| half.response().ok()));
+            eventually_some("one is refused", 3 * DEADLINE, || half.iter_mut().find_map(|half| half.response().ok()));
         assert_eq!(refused.status, 503, "{}", refused.text());
         assert!(refused.text().contains("all the memory that there is for bodies"), "{}", refused.text());
         drop(half);
@@ -548,7 +548,7 @@ fn u05_attacks_on_the_own_addresses_cost_others_little() {
                     });
                 }
                 let _end = EndOfAttack(&stop);
-                eventually("they give way", DEADLINE, || {
+                eventually("they give way", 3 * DEADLINE, || {
                     site.gateway.metrics().sum("weir_server_connections_closed_total", &["why=\"shed\""]) >= 100.0
                 });
                 for ((other, ask), alone) in others.iter().zip(alone) {

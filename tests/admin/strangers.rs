@@ -55,7 +55,7 @@ fn changes_beside(site: &Site, name: &str, request: &str, is_under_way: &dyn Fn(
             scope.spawn(move || flood(site.admin(), attacker, request, stop));
         }
         let _end = EndOfAttack(&stop);
-        eventually("they are under way", DEADLINE, is_under_way);
+        eventually("they are under way", 3 * DEADLINE, is_under_way);
         let beside = p99(count, put);
         println!("{name}, {:?}, workers: {}: {alone:?} alone, {beside:?} beside", site.mode, site.workers);
         if is_full() {
