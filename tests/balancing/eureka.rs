@@ -109,9 +109,12 @@ fn instances_come_and_go_and_the_server_too_without_a_failed_request() {
         "port": { "$": second.addr().port(), "@enabled": "true" },
         "leaseInfo": { "durationInSecs": 2 }, "metadata": { "weight": "7" },
     });
-    eureka.register("ORDERS", "beating", own);
+    eureka.register("ORDERS", "beating", own.clone());
     eventually("its own weight", DEADLINE, || {
-        assert_eq!(eureka.ask("PUT", "/ORDERS/beating", ""), Some(200), "its lease is renewed");
+        // One whose heartbeat comes too late registers again, as Eureka's own clients do.
+        if eureka.ask("PUT", "/ORDERS/beating", "") != Some(200) {
+            eureka.register("ORDERS", "beating", own.clone());
+        }
         let mut weights = endpoints(&gateway);
         weights.sort_unstable();
         weights == [7, 100]
