@@ -301,7 +301,8 @@ fn r09_handshakes_that_are_not_finished() {
         let before = rig.gateway.rss();
         for _ in 0..count {
             let mut client = Client::connect(rig.gateway.tls_addr());
-            client.send(said);
+            // On a busy machine its time may be over already.
+            let _ = client.try_send(said);
             clients.push(client);
         }
         rig.canary();
