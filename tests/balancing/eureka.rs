@@ -132,7 +132,8 @@ fn instances_come_and_go_and_the_server_too_without_a_failed_request() {
     let eureka = Eureka::start(port).expect("it was there before");
     // Its registry is empty at first.
     gateway.wait_stderr("that the service is gone", |line| line.contains("a service has no instances"));
-    assert_eq!(gateway.metrics().get("weir_discovery_up{registry=\"eureka\"}"), Some(1.0));
+    let up = || gateway.metrics().get("weir_discovery_up{registry=\"eureka\"}");
+    eventually("it answers again", DEADLINE, || up() == Some(1.0));
     eureka.register_origin("first", &first);
     eureka.register_origin("second", &second);
     wait_endpoints(&gateway, 2);

@@ -223,7 +223,8 @@ fn h12_a_call_ends_when_its_client_waits_no_longer() {
         assert!(is_in_time, "{target}: {took:?}");
     }
     gate.open();
-    assert!(gateway.metrics().sum("weir_http_errors_total", &["cause=\"call_timeout\""]) >= 2.0);
+    let counted = || gateway.metrics().sum("weir_http_errors_total", &["cause=\"call_timeout\""]);
+    eventually("they are counted", DEADLINE, || counted() >= 2.0);
 }
 
 #[test]
