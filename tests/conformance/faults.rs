@@ -161,7 +161,8 @@ fn u14_a_node_that_answers_garbage_loses_its_traffic() {
         while connection.request().is_ok() && connection.send("hello, I am no HTTP\r\n\r\n").is_ok() {}
     });
     let healthy = Origin::echo(Reading::Strict);
-    let gateway = gateway(&[&garbage, &healthy], "");
+    // Long enough out, so that it does not return while the test runs.
+    let gateway = gateway(&[&garbage, &healthy], ", checks: { passive: { unhealthy: { interval: 600 } } }");
     let mut client = gateway.client();
     let statuses: Vec<u16> = (0..60).map(|_| client.get("/").expect("an answer").status).collect();
     assert!(statuses.iter().filter(|&&status| status == 502).count() <= 8, "{statuses:?}");
