@@ -303,7 +303,7 @@ fn traces_stay_in_the_directory_that_the_node_started_with() {
         served.gateway.rewrite(&file(&identity, &origin, &settings(&second)));
     }
     assert!(traces(&second).is_empty());
-    assert!(served.gateway.stderr().contains("data_dir"), "{}", served.gateway.stderr());
+    served.gateway.wait_stderr("what a reload leaves as it is", |line| line.contains("data_dir"));
 }
 
 #[test]
