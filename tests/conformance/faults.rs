@@ -139,8 +139,8 @@ fn u14_a_get_that_nobody_answers_in_time_is_asked_elsewhere_where_that_is_wanted
         format!("  - {{ id: {id}, uri: /{id}, upstream: {{ {nodes}, {timeout}{more} }} }}\n")
     };
     let retry_on = ", retry_on: [read_timeout]";
-    let gateway = weir()
-        .start(&format!("routes:\n{}{}{}", route("again", retry_on), route("posted", retry_on), route("once", "")));
+    let routes = [route("again", retry_on), route("posted", retry_on), route("once", "")];
+    let gateway = weir().start(&format!("routes:\n{}", routes.concat()));
     let statuses = |request: &'static str| {
         let mut statuses = [(); 2].map(|()| gateway.client().ask(request).expect("an answer").status);
         statuses.sort_unstable();
