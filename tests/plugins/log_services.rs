@@ -172,7 +172,8 @@ fn loggly_gets_lines_at_its_bulk_endpoint() {
     let (upstream, receiver) = (upstream(), Origin::serving(|_| Answer::ok("{\"response\": \"ok\"}")));
     let settings =
         format!("plugin_metadata: [{{ id: loggly, host: \"{}\", protocol: http, timeout: 2s }}]", receiver.addr());
-    let options = "customer_token: the-token, tags: [a, b], log_format: { path: $uri }, batch_max_size: 2, inactive_timeout: 60";
+    let options =
+        "customer_token: the-token, tags: [a, b], log_format: { path: $uri }, batch_max_size: 2, inactive_timeout: 60";
     let gateway = gateway(&upstream, &settings, &format!("loggly: {{ {options} }}"));
     for path in ["/a", "/b"] {
         assert_eq!(gateway.get(path).status, 200);

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, OriginConnection, Reading, Signal, eventually, eventually_some};
+use weir_testkit::{
+    Answer, Client, DEADLINE, Gateway, Origin, OriginConnection, Reading, Signal, eventually, eventually_some,
+};
 
 /// What is sent at once at a low rate.
 const PIECE: usize = 512;

@@ -226,7 +226,8 @@ mod tests {
 
     #[test]
     fn request_that_is_too_early_is_refused_or_waits() {
-        let slow = json!({"rate": 0.001, "burst": 0, "key": "remote_addr", "rejected_code": 429, "rejected_msg": "slow"});
+        let slow =
+            json!({"rate": 0.001, "burst": 0, "key": "remote_addr", "rejected_code": 429, "rejected_msg": "slow"});
         let step = build::<LimitReq>(slow);
         let mut exchange = get("/");
         assert_eq!(on_request(&step, &mut exchange), Ok(()));
