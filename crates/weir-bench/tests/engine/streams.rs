@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use crate::peer::{PeerDefinition, Then, answer};
 use weir_bench::backend::{BackendServer, Config, TlsFiles};
@@ -129,12 +130,14 @@ fn events_are_counted_and_timed() {
         let backend = backend(tls);
         let scheme = if tls { "https" } else { "http" };
         let url = format!("{scheme}://{}/sse?rate=100&bytes=82", backend.addresses()[0]);
-        let mut plan = plan(&url, Protocol::Sse, StopCondition::after_ms(600));
+        let mut plan = plan(&url, Protocol::Sse, StopCondition::after_ms(2_000));
         plan.warm_up_ms = 200;
+        let began = Instant::now();
         let result = load(&plan);
         assert_eq!(result.total.errors, Errors::default());
-        // Fewer, and later ones, if the machine is busy.
-        assert!((50..=320).contains(&result.total.completed), "{}", result.total.completed);
+        // Fewer, and later ones, if the machine is busy. A run that ends late has more.
+        let most = 5 * (began.elapsed().as_millis() as u64 / 10 + 2);
+        assert!((50..=most).contains(&result.total.completed), "{} of {most}", result.total.completed);
         assert_eq!(result.total.bytes_received, result.total.completed * 82);
         assert!(result.total.latency.quantile(0.5) < 600_000_000);
         assert_eq!(result.connections.open_at_end, 5);
@@ -215,9 +218,12 @@ fn events_are_published_by_the_clock() {
 #[test]
 fn response_that_is_no_event_stream_is_an_error() {
     let peer = PeerDefinition::ok();
-    let mut plan = plan(&peer.url(), Protocol::Sse, StopCondition::after_ms(50));
+    // Long enough for the first response on a busy machine. It is asked for again.
+    let mut plan = plan(&peer.url(), Protocol::Sse, StopCondition::after_ms(1_500));
     plan.connections = 1;
-    assert_eq!(load(&plan).total.errors, Errors { protocol: 1, ..Errors::default() });
+    let errors = load(&plan).total.errors;
+    assert!(errors.protocol >= 1);
+    assert_eq!(errors, Errors { protocol: errors.protocol, ..Errors::default() });
 }
 
 #[test]
@@ -244,10 +250,10 @@ fn http2_in_the_clear_and_over_tls() {
 fn http2_misses_what_it_cannot_send() {
     let backend = backend(false);
     let url = format!("http://{}/delay/100ms", backend.addresses()[0]);
-    let mut plan = plan(&url, Protocol::Http2 { streams: 2 }, StopCondition::after_ms(500));
+    let mut plan = plan(&url, Protocol::Http2 { streams: 2 }, StopCondition::after_ms(2_000));
     plan.pacing = open(1_000.0);
     let result = load(&plan);
-    assert_eq!(result.total.due, 500);
+    assert_eq!(result.total.due, 2_000);
     assert!(result.total.missed > 300 && result.total.queued > 300, "{}", result.total.missed);
 }
 
