@@ -131,6 +131,7 @@ impl DraftTurn<'_> {
 mod tests {
     use std::fs;
     use std::process::Command;
+    use std::time::Duration;
 
     use weir_testkit::TempDir;
 
@@ -146,7 +147,8 @@ mod tests {
         let directory = TempDir::new();
         let path = directory.join("weir.yaml");
         fs::write(&path, "listen: []\n").expect("it is written");
-        let draft = DraftFiles { path: path.clone(), access: FileAccess::limited(), writing: Some(Mutex::default()) };
+        let access = FileAccess::limited_to(Duration::from_millis(200));
+        let draft = DraftFiles { path: path.clone(), access, writing: Some(Mutex::default()) };
         let turn = draft.turn().expect("it is read").expect("it may be written");
         let name = turn.before.files[0].name.clone();
         fs::remove_file(&path).expect("it is removed");

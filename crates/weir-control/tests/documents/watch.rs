@@ -278,7 +278,7 @@ fn dropping_the_watch_ends_it() {
 fn p12_a_file_that_cannot_be_read_to_its_end_is_refused_and_wedges_nothing() {
     let directory = TempDir::new();
     let path = directory.write("weir.yaml", routes(1));
-    let files = FileAccess::limited_to(Duration::from_secs(2));
+    let files = FileAccess::limited_to(Duration::from_millis(500));
     let node = start_with(DocumentLoader::new(FileSource::new(&path, files.clone()), files));
     let fifo = directory.join("new");
     mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a directory of our own");
