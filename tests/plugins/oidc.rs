@@ -13,9 +13,8 @@ use weir_testkit::{Answer, Authority, DEADLINE, Gateway, KeyKind, Origin, TempDi
 use browser::Browser;
 use server::{Provider, SECRET};
 
-/// A gateway whose route `/guarded/*` requires a token; `/free` does not. A busy machine must not pass for a slow provider.
+/// A gateway whose route `/guarded/*` requires a token; `/free` does not.
 fn gateway(origin: &Origin, port: u16, more: &str) -> Gateway {
-    let timeout_s = if more.contains("timeout:") { "" } else { "timeout: 20\n        " };
     Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
         "routes:
   - id: guarded
@@ -26,7 +25,7 @@ fn gateway(origin: &Origin, port: u16, more: &str) -> Gateway {
         client_secret: \"{SECRET}\"
         discovery: http://127.0.0.1:{port}/.well-known/openid-configuration
         bearer_only: true
-        {timeout_s}{more}
+        {more}
     upstream: {{ nodes: {{ \"{addr}\": 1 }}, type: roundrobin }}
   - {{ id: free, uri: /free, upstream: {{ nodes: {{ \"{addr}\": 1 }}, type: roundrobin }} }}
 ",
@@ -115,7 +114,7 @@ fn the_provider_is_asked_about_tokens_that_only_it_can_read() {
     let Some(provider) = Provider::start() else { return };
     let origin = origin();
     for proof in ["client_secret_basic", "client_secret_post"] {
-        let more = format!("introspection_endpoint_auth_method: {proof}\n        timeout: 5");
+        let more = format!("introspection_endpoint_auth_method: {proof}");
         let gateway = gateway(&origin, provider.port, &more);
         let (token, other) = (provider.token("opaque"), provider.token("opaque"));
         let answer = ask(&gateway, &token);
@@ -150,11 +149,6 @@ fn new_keys_are_found() {
     assert_eq!(ask(&gateway, &old).status, 401);
 }
 
-/// How many requests there may be beside the first ones: the document and the keys are fetched again every five seconds at most.
-fn later_fetches(begun: Instant) -> usize {
-    begun.elapsed().as_secs() as usize / 5 * 2
-}
-
 #[test]
 fn f23_unknown_keys_do_not_flood_the_provider() {
     let provider = Origin::serving(|request| {
@@ -166,12 +160,11 @@ fn f23_unknown_keys_do_not_flood_the_provider() {
     });
     let origin = origin();
     let gateway = gateway(&origin, provider.addr().port(), "use_jwks: true");
-    let begun = Instant::now();
     for turn in 0..50 {
         let head = URL_SAFE_NO_PAD.encode(format!("{{\"alg\":\"RS256\",\"kid\":\"{turn}\"}}"));
         assert_eq!(ask(&gateway, &format!("{head}.e30.AAAA")).status, 401);
     }
-    assert!(provider.requests().len() <= 4 + later_fetches(begun), "{:?}", provider.targets());
+    assert!(provider.requests().len() <= 4, "{:?}", provider.targets());
 }
 
 #[test]
@@ -185,12 +178,11 @@ fn f23_unknown_keys_do_not_flood_a_provider_that_fails() {
     });
     let origin = origin();
     let gateway = gateway(&origin, provider.addr().port(), "use_jwks: true");
-    let begun = Instant::now();
     for turn in 0..50 {
         let head = URL_SAFE_NO_PAD.encode(format!("{{\"alg\":\"RS256\",\"kid\":\"{turn}\"}}"));
         assert_eq!(ask(&gateway, &format!("{head}.e30.AAAA")).status, 503);
     }
-    assert!(provider.requests().len() <= 4 + later_fetches(begun), "{:?}", provider.targets());
+    assert!(provider.requests().len() <= 4, "{:?}", provider.targets());
 }
 
 /// The same as [`gateway`], for an issuer that has keys at a URL and no discovery document.
@@ -203,7 +195,6 @@ fn gateway_with_key_set(origin: &Origin, url: &str, issuer: &str) -> Gateway {
       openid-connect:
         client_id: us
         jwks_uri: {url}
-        timeout: 20
         bearer_only: true
         claim_validator: {{ issuer: {{ valid_issuers: [\"{issuer}\"] }} }}
     upstream: {{ nodes: {{ \"{addr}\": 1 }}, type: roundrobin }}
@@ -233,12 +224,11 @@ fn f23_keys_at_a_url_are_read_once_and_not_for_each_unknown_key() {
     let keys = Origin::serving(|_| Answer::ok("{\"keys\": []}"));
     let origin = origin();
     let gateway = gateway_with_key_set(&origin, &format!("http://{}/keys?set=1", keys.addr()), "https://a.example");
-    let begun = Instant::now();
     for turn in 0..50 {
         let head = URL_SAFE_NO_PAD.encode(format!("{{\"alg\":\"RS256\",\"kid\":\"{turn}\"}}"));
         assert_eq!(ask(&gateway, &format!("{head}.e30.AAAA")).status, 401);
     }
-    assert!(keys.requests().len() <= 3 + later_fetches(begun), "{:?}", keys.targets());
+    assert!(keys.requests().len() <= 3, "{:?}", keys.targets());
     assert!(keys.targets().iter().all(|target| target == "/keys?set=1"), "{:?}", keys.targets());
 }
 
@@ -255,7 +245,6 @@ routes:
       openid-connect:
         client_id: us
         jwks_uri: http://{keys}/keys
-        timeout: 20
         bearer_only: true
         claim_validator: {{ issuer: {{ valid_issuers: [\"https://a.example\"] }} }}
     upstream: {{ nodes: {{ \"{addr}\": 1 }}, type: roundrobin }}
@@ -387,7 +376,6 @@ routes:
       openid-connect:
         {client}
         discovery: http://127.0.0.1:{port}/.well-known/openid-configuration
-        timeout: 10
         {more}
     upstream: {{ nodes: {{ \"{}\": 1 }}, type: roundrobin }}
 ",
@@ -435,13 +423,9 @@ fn a_browser_logs_in_and_out() {
         assert_eq!(other.ask(port, "GET", "/guarded/a").status, 302);
     }
     assert_eq!(origin.requests().len(), 1);
-    eventually("a session needs nobody while its token lasts", DEADLINE, || {
-        browser.follow(port, "/guarded/a");
-        provider.freeze();
-        let status = browser.ask(port, "GET", "/guarded/b").status;
-        provider.thaw();
-        status == 200
-    });
+    provider.freeze();
+    assert_eq!(browser.ask(port, "GET", "/guarded/b").status, 200, "a session needs nobody");
+    provider.thaw();
     let left = browser.ask(port, "GET", "/guarded/logout");
     assert_eq!(left.status, 302);
     assert!(left.headers.get("location").is_some_and(|to| to.contains("/session/end?client_id=web")));
@@ -550,7 +534,7 @@ fn login_of_another_browser_logs_no_one_in() {
     }
     assert_eq!(attacker.ask(port, "GET", &last).status, 302);
     assert_eq!(attacker.ask(port, "GET", &last).status, 401, "a code is good once");
-    assert_eq!(attacker.follow(port, "/guarded/a").1.status, 200);
+    assert_eq!(attacker.ask(port, "GET", "/guarded/a").status, 200);
     assert_eq!(origin.requests().len(), 1);
 }
 

@@ -34,10 +34,8 @@ fn make_old(path: &Path) {
 #[test]
 fn compiled_wasm_is_kept_and_used_by_the_next_start() {
     let data = TempDir::new();
-    // It runs until it has written the file.
-    let first = start(data.path());
+    start(data.path());
     let file = kept(data.path());
-    drop(first);
     let facts = fs::metadata(&file).expect("it is there");
     let folder = fs::metadata(data.path().join("wasm")).expect("it is there");
     assert_eq!((facts.mode() & 0o777, folder.mode() & 0o777), (0o600, 0o700));
@@ -56,9 +54,8 @@ fn compiled_wasm_is_kept_and_used_by_the_next_start() {
 #[test]
 fn compiled_wasm_that_is_damaged_or_not_of_the_node_is_not_run() {
     let data = TempDir::new();
-    let first = start(data.path());
+    start(data.path());
     let file = kept(data.path());
-    drop(first);
     let code = fs::read(&file).expect("it can be read");
     let elsewhere = data.path().join("elsewhere");
     let is_replaced = |why: &str| {
@@ -105,7 +102,7 @@ fn compiled_wasm_that_was_used_longest_ago_is_removed() {
         fs::write(&file, "").expect("it can be written");
         make_old(&file);
     }
-    let _rig = start(data.path());
+    start(data.path());
     let count = || fs::read_dir(&folder).expect("it is there").count();
     eventually("the oldest are removed", DEADLINE, || count() == 32);
     let is_new = |path: &Path| fs::metadata(path).is_ok_and(|facts| facts.len() > 0);

@@ -76,13 +76,11 @@ fn launcher() -> Launcher {
     Gateway::with_binary(env!("CARGO_BIN_EXE_weir"))
 }
 
-/// A call has as much time as it may have: on a busy machine a short one can take long.
 fn yaml(origin: &Origin, file: &str, options: &WasmRigOptions) -> String {
     let WasmRigOptions { keys, options, more, .. } = options;
-    let time = if keys.contains("callback_time") { "" } else { ", callback_time: 1s" };
     let node = format!("upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }}", origin.addr());
     format!(
-        "wasm: {{ plugins: [{{ name: own, priority: 100, file: {file}{keys}{time} }}] }}
+        "wasm: {{ plugins: [{{ name: own, priority: 100, file: {file}{keys} }}] }}
 routes:
   - {{ id: own, uri: /own/*, plugins: {{ own: {options} }}, {node} }}
   - {{ id: free, uri: /free, {node} }}
