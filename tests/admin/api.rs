@@ -1,6 +1,7 @@
 //! A client of the Admin API.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde_json::Value;
 use weir_testkit::{Client, Gateway, Response};
@@ -9,6 +10,9 @@ use weir_testkit::{Client, Gateway, Response};
 pub(crate) const ADMIN: &str = "the-key-of-an-admin";
 pub(crate) const EDITOR: &str = "the-key-of-an-editor";
 pub(crate) const VIEWER: &str = "the-key-of-a-viewer";
+
+/// Longer than an answer takes: a node waits for etcd for up to 25 seconds, and on a busy machine for its turn and its disk.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// A file with these keys; the address is whatever is free.
 pub(crate) fn file() -> String {
@@ -39,7 +43,9 @@ impl Api {
 
     #[track_caller]
     pub(crate) fn with_key(address: SocketAddr, key: &'static str) -> Api {
-        Api::over(Client::connect(address), key)
+        let client = Client::connect(address);
+        client.set_deadline(LONGEST);
+        Api::over(client, key)
     }
 
     /// Uses a connection that is open.

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use weir_testkit::{DEADLINE, Signal, TempDir, eventually};
+use weir_testkit::{DEADLINE, Signal, TempDir, eventually, eventually_some};
 
 use crate::api::{ADMIN, Api, EDITOR, VIEWER, admin_addr, file};
 use crate::weir;
@@ -15,12 +15,14 @@ fn audited(path: &Path) -> String {
     format!("{}  audit: {{ path: {} }}\n", file(), path.display())
 }
 
-/// The first lines of the log, once there are so many.
+/// The lines of the log, once there are so many. One that is being written has no end yet.
 #[track_caller]
 fn lines(path: &Path, count: usize) -> Vec<Value> {
-    let read = || fs::read_to_string(path).unwrap_or_default();
-    eventually("the lines are there", DEADLINE, || read().lines().count() >= count);
-    read().lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
+    let text = eventually_some("the lines are there", DEADLINE, || {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        (text.ends_with('\n') && text.lines().count() >= count).then_some(text)
+    });
+    text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
 }
 
 #[test]

@@ -148,23 +148,22 @@ fn changes_beside_all(site: &Site, each: bool) {
 fn a_change_is_made_while_checks_of_a_viewer_wait() {
     let gateway = with_routes(1, "");
     let address = admin_addr(&gateway);
-    let (body, answered) = (expressions(scaled(400, 500)), AtomicUsize::new(0));
-    let rounds = 6;
+    let (body, answered, stop) = (expressions(scaled(400, 500)), AtomicUsize::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         for _ in 0..CLIENTS {
             scope.spawn(|| {
                 let mut api = Api::with_key(address, VIEWER);
-                for _ in 0..rounds {
+                // There is always one that waits, so that who waits for all of them is never answered.
+                while !stop.load(Relaxed) {
                     assert_eq!(api.ask("POST", "configs/validate", "", &body).status, 200);
                     answered.fetch_add(1, Relaxed);
                 }
             });
         }
+        let _end = EndOfAttack(&stop);
         eventually("one is answered", 4 * DEADLINE, || answered.load(Relaxed) >= 1);
         Api::with_key(address, ADMIN).put("routes/r", &route(7));
         assert_eq!(Api::with_key(address, ADMIN).ask("POST", "configs/validate", "", &expressions(1)).status, 200);
-        let before = answered.load(Relaxed);
-        assert!(before < CLIENTS * rounds, "the change and the check of the admin waited for all {before} checks");
     });
 }
 

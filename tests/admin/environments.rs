@@ -297,9 +297,15 @@ fn an_environment_that_is_no_node_or_not_there_is_told_and_gets_no_key_elsewhere
     assert!(answer.status == 502 && answer.text().contains("has answered what is not read"), "{}", answer.text());
 }
 
-/// Requests of the same role are answered while an environment does not answer, also comparisons with others.
 #[test]
 fn an_environment_that_hangs_delays_no_other_request() {
+    // The node gives it up after five seconds. On a machine that stands still, the other requests may come later.
+    assert!((0..5).any(|_| others_are_answered_beside_one_that_hangs()), "it has tested nothing");
+}
+
+/// Requests of the same role are answered while an environment does not answer, also comparisons with others. Returns whether it was
+/// still waited for then.
+fn others_are_answered_beside_one_that_hangs() -> bool {
     let hanging = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = hanging.local_addr().expect("it is bound");
     let there = weir().start(&format!("{}  - {{ name: staging, key: {THERE}, role: viewer }}\n", file()));
@@ -313,12 +319,13 @@ fn an_environment_that_hangs_delays_no_other_request() {
         own.put("routes/r", ROUTE);
         assert_eq!(own.get("routes")["total"], 1);
         assert_eq!(own.get("/weir/v1/environments/other")["differing"], 1);
-        assert!(!asking.is_finished(), "it has tested nothing");
+        let is_waiting = !asking.is_finished();
         // Nor is it connected to again.
         drop(hanging);
         drop(held);
         assert_eq!(asking.join().expect("it does not panic"), 502);
-    });
+        is_waiting
+    })
 }
 
 /// However many ask at once, they share what an environment says about itself, or that it says nothing.

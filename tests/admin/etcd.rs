@@ -292,14 +292,16 @@ fn history_is_shared_and_resources_expire() {
     assert_eq!(list[1]["revision"], first);
     assert_eq!(list[0]["changes"][0]["members"][0]["after"], "second", "{history}");
     assert_eq!(api.get("history?before=1")["list"], json!([]), "nothing is before the first revision");
-    let answer = api.ask("POST", &format!("history/{first}/rollback?wait=10s"), "", "");
+    let answer = api.ask("POST", &format!("history/{first}/rollback?wait=60s"), "", "");
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(other.get("/r").text(), "first", "every node serves it when the wait is over");
     // etcd itself removes it when the lease expires.
-    api.put("routes/short?ttl=1&wait=10s", &mocking("short").replace("/r", "/short"));
+    let short = mocking("short").replace("/r", "/short");
+    api.put("routes/short?ttl=600&wait=60s", &short);
     assert_eq!(other.get("/short").text(), "short");
+    api.put("routes/short?ttl=1", &short);
     eventually("it has expired", DEADLINE, || one.get("/short").status == 404 && other.get("/short").status == 404);
-    let deleted = elsewhere.ask("DELETE", "routes/r?wait=10s", "", "");
+    let deleted = elsewhere.ask("DELETE", "routes/r?wait=60s", "", "");
     assert_eq!(deleted.status, 200, "{}", deleted.text());
     assert_eq!(one.get("/r").status, 404);
 }
@@ -334,7 +336,7 @@ fn if_match_holds_over_two_nodes() {
     let directories = [TempDir::new(), TempDir::new()];
     let nodes = directories.each_ref().map(|directory| weir().start(&etcd.node(directory)));
     let mut api = Api::of(&nodes[0]);
-    api.put("routes/raced?wait=10s", &json!({"uri": "/raced", "plugins": {}}).to_string());
+    api.put("routes/raced?wait=60s", &json!({"uri": "/raced", "plugins": {}}).to_string());
     let before = api.get("history?key=routes/raced&count=1000")["list"].as_array().map_or(0, Vec::len);
     let won = raced(&nodes.each_ref().map(admin_addr), 16, true);
     let after = api.get("history?key=routes/raced&count=1000");
@@ -414,7 +416,7 @@ fn faults_of_etcd_cost_no_request_and_nodes_converge() {
     let Some(mut etcd) = Etcd::of(3) else { return };
     let directories = [TempDir::new(), TempDir::new()];
     let mut nodes: Vec<Gateway> = directories.iter().map(|directory| weir().start(&etcd.node(directory))).collect();
-    Api::of(&nodes[0]).put("routes/steady?wait=10s", &mocking("steady").replace("/r", "/steady"));
+    Api::of(&nodes[0]).put("routes/steady?wait=60s", &mocking("steady").replace("/r", "/steady"));
     let traffic = Traffic::of(&nodes, "/steady");
     converge("nothing wrong", &nodes, "sound");
     for member in 0..3 {
@@ -514,6 +516,7 @@ fn a_change_without_a_response_is_found_out() {
     etcd.member(0).thaw();
     eventually("it is connected again", CONVERGENCE, || !is_lost());
 
+    let mut unknown = 0;
     for round in ["one", "two", "three"] {
         etcd.member(0).freeze();
         let sent = send(round);
@@ -525,11 +528,14 @@ fn a_change_without_a_response_is_found_out() {
         let stored = !etcd.ctl(&["get", &format!("/apisix/routes/{round}")]).is_empty();
         match status {
             201 => assert!(stored && serves(&gateway, &format!("/{round}"), round), "{told}"),
-            503 => assert!(!stored && told.contains("the change was not made"), "{told}"),
+            503 if told.contains("the change was not made") => assert!(!stored, "{told}"),
+            // It was frozen for longer than it is asked.
+            503 if told.contains("it is not known whether the change was made") => unknown += 1,
             _ => panic!("{status} {told}"),
         }
         eventually("it is connected again", CONVERGENCE, || !is_lost());
     }
+    assert!(unknown < 3, "no outcome was found out");
     // Settling an outcome leaves entries that are no revisions: what is shown has to pass them.
     Api::of(&gateway).put("routes/last", &mocking("last").replace("/r\"", "/last\""));
     let history = Api::of(&gateway).get("history?count=2");

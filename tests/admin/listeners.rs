@@ -1,6 +1,8 @@
 //! Listeners that are resources: a node gets a port by the Admin API, if its file allows that.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use serde_json::json;
 use weir_testkit::{Client, DEADLINE, Gateway, Signal, eventually, eventually_some};
@@ -8,25 +10,24 @@ use weir_testkit::{Client, DEADLINE, Gateway, Signal, eventually, eventually_som
 use crate::api::{ADMIN, Api, EDITOR, admin_addr, file, json as content};
 use crate::weir;
 
-/// A range of ports that only this test process uses, below those that the system gives away.
-fn ports() -> (u16, u16) {
-    let first = 20_000 + (std::process::id() % 1_000) as u16 * 10;
-    (first, first + 9)
+/// Ports that no other test gets.
+fn ports() -> &'static [u16; 10] {
+    static PORTS: OnceLock<[u16; 10]> = OnceLock::new();
+    PORTS.get_or_init(|| [(); 10].map(|()| weir_testkit::free_port()))
 }
 
-/// A free port of the range.
+/// The next one of them that is free.
 fn free_port() -> u16 {
-    static NEXT: std::sync::atomic::AtomicU16 = std::sync::atomic::AtomicU16::new(0);
-    let (first, last) = ports();
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
     eventually_some("a port is free", DEADLINE, || {
-        let port = first + NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % (last - first + 1);
-        TcpListener::bind(("127.0.0.1", port)).is_ok().then_some(port)
+        let port = ports()[NEXT.fetch_add(1, Relaxed) % ports().len()];
+        TcpListener::bind(loopback(port)).is_ok().then_some(port)
     })
 }
 
-/// A node whose resources may listen on these ports of loopback.
+/// A node whose resources may listen on a range of ports of loopback, with all of these.
 fn allowing() -> String {
-    let (first, last) = ports();
+    let (first, last) = (ports().iter().min().expect("ten"), ports().iter().max().expect("ten"));
     format!("{}resource_listeners: [\"127.0.0.1:{first}-{last}\"]\n", file())
 }
 

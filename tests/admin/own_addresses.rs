@@ -81,15 +81,32 @@ impl Site {
             // Who has a key, and sends a part of a body, gives way after a second.
             eventually("a change is made beside bodies that do not come", DEADLINE, || self.changes());
         } else {
-            assert!(self.changes(), "{beside}, {:?}, workers: {}", self.mode, self.workers);
+            assert!(is_soon(|| self.changes()), "{beside}, {:?}, workers: {}", self.mode, self.workers);
         }
-        let ready = Client::connect(self.status()).get("/status/ready").expect("an answer");
-        assert_eq!(ready.status, 200, "{beside}, {:?}: {}", self.mode, ready.text());
+        assert!(is_soon(|| self.is_ready()), "{beside}, {:?}, workers: {}", self.mode, self.workers);
+    }
+
+    /// Whether the status address tells that the node is ready, on a new connection.
+    fn is_ready(&self) -> bool {
+        Client::try_connect(self.status())
+            .is_ok_and(|mut client| client.get("/status/ready").is_ok_and(|answer| answer.status == 200))
+    }
+
+    /// Whether a resource is read, on a new connection.
+    fn is_read(&self) -> bool {
+        let Ok(mut client) = self.try_client() else { return false };
+        client.ask(request("GET", "routes/r", ADMIN, "")).is_ok_and(|answer| answer.status == 200)
     }
 
     pub(crate) fn server(&self, metric: &str, server: &str) -> f64 {
         self.gateway.metrics().sum(metric, &[&format!("server=\"{server}\"")])
     }
+}
+
+/// Whether something succeeds at the first or one of the next attempts. A client that stands still between connecting and asking may be
+/// the one that has been idle for the longest time, and gives way to the next client.
+pub(crate) fn is_soon(succeeds: impl Fn() -> bool) -> bool {
+    (0..5).any(|_| succeeds())
 }
 
 pub(crate) fn request(method: &str, path: &str, key: &str, body: &str) -> String {
@@ -184,7 +201,7 @@ fn u05_pipelined_requests_lock_nobody_out_of_the_own_addresses() {
             thread::scope(|scope| {
                 scope.spawn(|| pipeline(addr, connections, by_http2, &stop));
                 let _end = EndOfAttack(&stop);
-                eventually("others get a place", DEADLINE, || {
+                eventually("others get a place", 3 * DEADLINE, || {
                     site.serves("pipelined requests");
                     let why = ["why=\"shed\"", &format!("server=\"{server}\"")];
                     site.gateway.metrics().sum("weir_server_connections_closed_total", &why) >= 10.0
@@ -218,7 +235,7 @@ fn u05_half_bodies_of_one_client_are_bounded_in_bytes_and_delay_no_other_client(
         half.iter().for_each(|client| client.set_deadline(Duration::from_millis(10)));
         // They are read side by side, so that any of them may be the one too many.
         let refused =
-            eventually_some("one is refused", DEADLINE, || half.iter_mut().find_map(|half| half.response().ok()));
+            eventually_some("one is refused", 3 * DEADLINE, || half.iter_mut().find_map(|half| half.response().ok()));
         assert_eq!(refused.status, 503, "{}", refused.text());
         assert!(refused.text().contains("all the memory that there is for bodies"), "{}", refused.text());
         drop(half);
@@ -496,13 +513,8 @@ type OtherClient<'a> = (&'a str, &'a dyn Fn(&Site));
 fn u05_attacks_on_the_own_addresses_cost_others_little() {
     let others: [OtherClient<'_>; 3] = [
         ("traffic", &|site| assert_eq!(site.gateway.get("/r").status, 200)),
-        ("readiness", &|site| {
-            assert_eq!(Client::connect(site.status()).get("/status/ready").expect("an answer").status, 200);
-        }),
-        ("admin", &|site| {
-            let answer = site.client().ask(request("GET", "routes/r", ADMIN, "")).expect("an answer");
-            assert_eq!(answer.status, 200);
-        }),
+        ("readiness", &|site| assert!(is_soon(|| site.is_ready()))),
+        ("admin", &|site| assert!(is_soon(|| site.is_read()))),
     ];
     let workers: &[usize] = if is_full() { &[1, 2] } else { &[1] };
     Site::with_workers(workers, |site| {
@@ -536,7 +548,7 @@ fn u05_attacks_on_the_own_addresses_cost_others_little() {
                     });
                 }
                 let _end = EndOfAttack(&stop);
-                eventually("they give way", DEADLINE, || {
+                eventually("they give way", 3 * DEADLINE, || {
                     site.gateway.metrics().sum("weir_server_connections_closed_total", &["why=\"shed\""]) >= 100.0
                 });
                 for ((other, ask), alone) in others.iter().zip(alone) {

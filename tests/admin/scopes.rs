@@ -89,8 +89,9 @@ fn credentials_of_another_team_are_not_read_in_the_history_after_a_consumer_of_t
 #[test]
 fn credentials_of_an_expired_consumer_are_not_taken_over_with_its_name() {
     let (_gateway, mut admin, mut editor) = start();
-    admin.put("consumers/jack?ttl=1", &jack("b"));
+    admin.put("consumers/jack", &jack("b"));
     admin.put("consumers/jack/credentials/c1", &credential("secret-of-b"));
+    admin.put("consumers/jack?ttl=1", &jack("b"));
     eventually("the consumer expires", DEADLINE, || admin.ask("GET", "consumers/jack", "", "").status == 404);
     editor.put("consumers/jack", &jack("a"));
     for api in [&mut editor, &mut admin] {

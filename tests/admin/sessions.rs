@@ -218,9 +218,9 @@ fn guesses_are_limited_and_right_keys_are_not_kept_out_by_them() {
     }
     let client = &mut Client::connect(address);
     let wrong = json!({ "key": "a-key-that-nobody-has" }).to_string();
-    let statuses: Vec<u16> = (0..24).map(|_| send(client, "POST", "/weir/v1/session", "", &wrong).status).collect();
-    assert_eq!(statuses[..20], [401; 20]);
-    assert!(statuses[20..].contains(&429), "{statuses:?}");
+    let statuses: Vec<u16> = (0..20).map(|_| send(client, "POST", "/weir/v1/session", "", &wrong).status).collect();
+    assert_eq!(statuses, [401; 20]);
+    // One more is allowed every six seconds.
     let refused = eventually_some("a refused log-in", DEADLINE, || {
         let answer = send(client, "POST", "/weir/v1/session", "", &wrong);
         (answer.status == 429).then_some(answer)

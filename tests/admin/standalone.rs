@@ -89,7 +89,7 @@ fn yaml_is_taken_and_given() {
     let gateway = weir().start(&format!("{}store: standalone\n", file()));
     let mut api = Api::of(&gateway);
     let body = "routes:\n- id: a\n  uri: /a\n  plugins: { mocking: { response_example: yaml } }\n";
-    let answer = api.ask("PUT", "configs?wait=2000ms", "X-Digest: d\r\nContent-Type: application/yaml\r\n", body);
+    let answer = api.ask("PUT", "configs?wait=60000ms", "X-Digest: d\r\nContent-Type: application/yaml\r\n", body);
     assert_eq!(answer.status, 200, "with a wait, all workers serve it: {}", answer.text());
     assert_eq!(gateway.get("/a").text(), "yaml");
     let given = api.ask("GET", "configs", "Accept: application/yaml\r\n", "");

@@ -13,8 +13,7 @@ use weir_testkit::{
     Answer, Client, ClientMode, DEADLINE, EndOfAttack, Gate, Origin, eventually, is_full, most_beside, p99, scaled,
 };
 
-use crate::api::ADMIN;
-use crate::own_addresses::{Site, request};
+use crate::own_addresses::{Site, is_soon, request};
 
 /// Two client addresses, each with as many connections as it may have: all that there are.
 const ATTACKERS: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::new(127, 0, 0, 3)];
@@ -46,12 +45,7 @@ fn flood(address: SocketAddr, attacker: Ipv4Addr, request: &str, stop: &AtomicBo
 
 /// Makes changes with a key, each on a new connection, beside strangers who send this.
 fn changes_beside(site: &Site, name: &str, request: &str, is_under_way: &dyn Fn() -> bool) {
-    let put = || {
-        let mut client = site.client();
-        let put =
-            client.ask(self::request("PUT", "routes/r", ADMIN, r#"{"uri":"/r","plugins":{}}"#)).expect("an answer");
-        assert!(matches!(put.status, 200 | 201), "{}", put.text());
-    };
+    let put = || assert!(is_soon(|| site.changes()), "{name}: no change is made");
     let count = scaled(10, 500);
     let alone = p99(count, put);
     let stop = AtomicBool::new(false);
@@ -61,7 +55,7 @@ fn changes_beside(site: &Site, name: &str, request: &str, is_under_way: &dyn Fn(
             scope.spawn(move || flood(site.admin(), attacker, request, stop));
         }
         let _end = EndOfAttack(&stop);
-        eventually("they are under way", DEADLINE, is_under_way);
+        eventually("they are under way", 3 * DEADLINE, is_under_way);
         let beside = p99(count, put);
         println!("{name}, {:?}, workers: {}: {alone:?} alone, {beside:?} beside", site.mode, site.workers);
         if is_full() {

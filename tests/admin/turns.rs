@@ -56,7 +56,7 @@ fn an_admin_s_change_waits_for_few_of_an_editor() {
             });
         }
         let _end = EndOfAttack(&stop);
-        eventually("all are under way", 2 * DEADLINE, || revision(&mut viewer) > PARALLEL as u64 / 2);
+        eventually("all are under way", 6 * DEADLINE, || revision(&mut viewer) > PARALLEL as u64 / 2);
         let mut rounds: Vec<(u64, Duration)> = Vec::new();
         for _ in 0..ROUNDS {
             let (before, began) = (revision(&mut viewer), Instant::now());

@@ -18,7 +18,7 @@ fn answered_change_is_served() {
     let gateway = weir().start(&format!("worker_processes: 2\n{}", file()));
     let mut api = Api::of(&gateway);
     for version in 0..scaled(20, 500) {
-        let answer = api.ask("PUT", "routes/r?wait=5s", "", &fixed("/version", &version.to_string()));
+        let answer = api.ask("PUT", "routes/r?wait=60s", "", &fixed("/version", &version.to_string()));
         assert!(matches!(answer.status, 200 | 201), "{}", answer.text());
         for _ in 0..4 {
             assert_eq!(gateway.get("/version").text(), version.to_string());

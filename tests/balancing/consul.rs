@@ -109,7 +109,7 @@ fn passing_instances_come_and_go_and_the_server_too_without_a_failed_request() {
     assert_eq!(endpoints(&gateway).len(), 1, "the last one stays in use");
 
     let up = |gateway: &Gateway| gateway.metrics().get("weir_discovery_up{registry=\"consul\"}");
-    assert_eq!(up(&gateway), Some(1.0));
+    eventually("it has answered", DEADLINE, || up(&gateway) == Some(1.0));
     consul.program.crash();
     eventually("it is away", DEADLINE, || up(&gateway) == Some(0.0));
     gateway.wait_stderr("that it is away", |line| line.contains("no Consul server answers"));

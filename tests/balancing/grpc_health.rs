@@ -53,7 +53,7 @@ impl Drop for Patient {
     }
 }
 
-const OFTEN: &str = "timeout: 1, healthy: { interval: 50ms, successes: 2 }, \
+const OFTEN: &str = "timeout: 5, healthy: { interval: 50ms, successes: 2 }, \
     unhealthy: { interval: 50ms, http_failures: 2, tcp_failures: 2, timeouts: 1 }";
 
 /// A gateway that asks this server.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use weir_testkit::{Answer, Authority, DEADLINE, Gateway, Origin, Reading, TlsServer, eventually};
 
@@ -105,20 +106,21 @@ fn workers_agree_at_every_moment() {
     let workers = status["workers"].as_array().expect("a list").iter();
     assert!(workers.clone().all(|worker| worker["connections"] == 1), "a client with each worker");
     let (mut asked, mut certain) = (0, 0);
+    let mut ask = || {
+        let before = is_up(&gateway, &first.origin);
+        let answers = clients.each_mut().map(|client| client.get("/").expect("an answer").text());
+        let after = is_up(&gateway, &first.origin);
+        asked += 1;
+        if before == after {
+            assert_eq!(answers, [if before { "first" } else { "second" }; 2], "ask {asked}");
+            certain += 1;
+        }
+        after
+    };
     for (status, up) in [(503, false), (200, true), (503, false), (200, true)] {
         first.becomes(status);
-        let begun = asked;
-        eventually("it has been asked often, and its health has changed", DEADLINE, || {
-            let before = is_up(&gateway, &first.origin);
-            let answers = clients.each_mut().map(|client| client.get("/").expect("an answer").text());
-            let after = is_up(&gateway, &first.origin);
-            asked += 1;
-            if before == after {
-                assert_eq!(answers, [if before { "first" } else { "second" }; 2], "ask {asked}");
-                certain += 1;
-            }
-            asked - begun >= 250 && after == up
-        });
+        (0..250).for_each(|_| _ = ask());
+        eventually("its health has changed", DEADLINE, || ask() == up);
     }
     assert!(certain > 900, "{certain} of {asked} asks were not about a moment of change");
 }
@@ -127,15 +129,17 @@ fn workers_agree_at_every_moment() {
 fn a_question_is_asked_once_whatever_the_number_of_workers_routes_and_reloads() {
     let (patient, other) = (Patient::new("a"), Patient::new("b"));
     let gateway = weir().start(&checked(&[&patient, &other], 4));
-    let measure = || {
-        let (before, other_before) = (patient.asked(), other.asked());
-        eventually("twenty checks", DEADLINE, || other.asked() >= other_before + 20);
-        patient.asked() - before
+    // A check begins 50 ms after the one before has ended. One more is counted for a check that was on its way, and one for a reload.
+    const LEAST: Duration = Duration::from_millis(18 * 50);
+    let takes_its_time = |patient: &Patient| {
+        let (since, before) = (Instant::now(), patient.asked());
+        eventually("twenty checks", DEADLINE, || patient.asked() >= before + 20);
+        since.elapsed() >= LEAST
     };
     for round in 0..3 {
-        let asked = measure();
-        // Two that go at the same pace differ by little; two checks for each would be forty.
-        assert!(asked < 32, "round {round}: asked {asked} times while another was asked twenty times");
+        // More are counted at once where this process has stood still, but not again and again.
+        assert!((0..3).any(|_| takes_its_time(&patient)), "round {round}: more than twenty checks in a second");
+        assert!((0..3).any(|_| takes_its_time(&other)), "round {round}: the same of the other");
         gateway.rewrite(&checked(&[&patient, &other], 4));
     }
 }
@@ -264,7 +268,8 @@ fn f25_an_endpoint_that_flaps_comes_back_ever_more_seldom() {
     let gateway = weir().start(&one_route(&origins, CHECKS));
     let mut changes = 0;
     let mut was_up = true;
-    eventually("two hundred checks", DEADLINE, || {
+    // Ten seconds at the least.
+    eventually("two hundred checks", DEADLINE * 6, || {
         let up = is_up(&gateway, &origins[0]);
         changes += usize::from(up != was_up);
         was_up = up;
@@ -272,7 +277,7 @@ fn f25_an_endpoint_that_flaps_comes_back_ever_more_seldom() {
     });
     assert!(changes <= 16, "it changed its place {changes} times in fifty rounds");
     stops.store(true, Ordering::SeqCst);
-    eventually("once it is well it comes back", DEADLINE, || is_up(&gateway, &origins[0]));
+    eventually("once it is well it comes back", DEADLINE * 6, || is_up(&gateway, &origins[0]));
 }
 
 #[test]

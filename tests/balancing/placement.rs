@@ -87,8 +87,14 @@ fn least_conn_goes_by_what_is_in_flight() {
         client.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
         let reached = || origins[0].requests().len() + origins[1].requests().len() > waiting.len();
         eventually("the request has arrived", DEADLINE, reached);
+        if origins[0].requests().is_empty() {
+            assert_eq!(client.response().expect("an answer").text(), "idle");
+        }
         waiting.push(client);
     }
+    // The busy one alone: where both had one in flight, it would be by lot again.
+    let busy = || gateway.metrics().sum("weir_upstream_connections", &["state=\"busy\""]);
+    eventually("one request is in flight", DEADLINE, || busy() == 1.0);
     let mut client = gateway.client();
     for _ in 0..50 {
         assert_eq!(client.get("/").expect("an answer").text(), "idle");

@@ -1,7 +1,5 @@
 //! F24: an upstream that fails is not asked more often for it.
 
-use std::time::{Duration, Instant};
-
 use weir_testkit::{Origin, Reading};
 
 use crate::{one_route, weir};
@@ -45,15 +43,12 @@ fn f24_once_all_are_out_requests_are_refused_without_asking_anybody() {
     let mut client = gateway.client();
     while client.get("/").expect("an answer").status != 503 {}
     let before: usize = origins.iter().map(Origin::connections).sum();
-    let refuse = |_| {
-        let asked = Instant::now();
-        let answer = client.get("/").expect("an answer");
-        assert!(matches!(answer.status, 502 | 503), "{}", answer.status);
-        asked.elapsed()
-    };
-    let mut took: Vec<_> = (0..200).map(refuse).collect();
-    took.sort();
-    assert!(took[180] < Duration::from_millis(10), "nine of ten are told at once: {:?}", took[180]);
+    let refused = (0..200).filter(|_| {
+        let status = client.get("/").expect("an answer").status;
+        assert!(matches!(status, 502 | 503), "{status}");
+        status == 503
+    });
+    assert!(refused.count() > 180, "nine of ten are told without a try");
     let after: usize = origins.iter().map(Origin::connections).sum();
     // One for each that was out for long enough to be asked how it is.
     assert!(after - before <= 4, "{} attempts while all were out", after - before);

@@ -172,7 +172,10 @@ fn h12_a_call_that_is_broken_off_is_an_error_over_tls() {
 /// How often a call is tried whose time is looked at: the machine may have other things to do.
 const TRIES: u32 = 5;
 const PATIENCE: Duration = Duration::from_millis(200);
+/// Another clock may be so much ahead.
 const TOLERANCE: Duration = Duration::from_millis(50);
+/// What one of the tries may take in all.
+const IN_TIME: Duration = Duration::from_secs(2);
 
 /// A call whose client waits for 200 ms, to a server that does not end it; how long it took, and how it went.
 fn call_in_time(client: &mut Http2<Plain>, target: &str) -> (Duration, Option<String>) {
@@ -215,12 +218,13 @@ fn h12_a_call_ends_when_its_client_waits_no_longer() {
             assert_eq!(outcome.as_deref(), Some("4"), "{target}: DEADLINE_EXCEEDED");
             assert!(time >= PATIENCE - TOLERANCE, "{target}: not before its time: {time:?}");
             took.push(time);
-            time <= PATIENCE + TOLERANCE
+            time <= IN_TIME
         });
         assert!(is_in_time, "{target}: {took:?}");
     }
     gate.open();
-    assert!(gateway.metrics().sum("weir_http_errors_total", &["cause=\"call_timeout\""]) >= 2.0);
+    let counted = || gateway.metrics().sum("weir_http_errors_total", &["cause=\"call_timeout\""]);
+    eventually("they are counted", DEADLINE, || counted() >= 2.0);
 }
 
 #[test]
@@ -242,11 +246,11 @@ fn a_call_whose_time_is_over_reaches_nobody_and_counts_for_its_upstream() {
     assert_eq!(asked.load(Ordering::SeqCst), 0, "nobody waits for the answer");
     // What clients are told is a good answer of HTTP, and yet a failure to the breaker.
     for _ in 0..2 {
-        assert_eq!(call_with(&mut client, "/test.Echo/Slow", "200m").1.as_deref(), Some("4"));
+        assert_eq!(call_with(&mut client, "/test.Echo/Slow", "1S").1.as_deref(), Some("4"));
     }
     client.begin("POST", "/test.Echo/Slow", &[("content-type", "application/grpc")], Length::Unknown);
     client.finish(&[]);
     assert_eq!(client.response().expect("a head").0, 502, "it is open");
-    assert_eq!(asked.load(Ordering::SeqCst), 2);
+    eventually("the two have been asked", DEADLINE, || asked.load(Ordering::SeqCst) == 2);
     gate.open();
 }

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use weir_testkit::{
-    Answer, Authority, DEADLINE, Gateway, Identity, Origin, Reading, TempDir, TlsServer, chromium, eventually, skipped,
+    Answer, Authority, BROWSER_DEADLINE, Gateway, Identity, Origin, Reading, TempDir, TlsServer, chromium, eventually,
+    skipped,
 };
 
 /// A Python that has `websockets`.
@@ -267,8 +268,7 @@ fn browse(browser: &str, url: &str, origin: &Origin) -> String {
         .spawn()
         .expect("it has told its version");
     let seen = || origin.targets().into_iter().find(|target| target.starts_with("/seen"));
-    // A browser on a busy machine takes its time to start.
-    let outcome = std::panic::catch_unwind(|| eventually("the browser reports", DEADLINE * 3, || seen().is_some()));
+    let outcome = std::panic::catch_unwind(|| eventually("the browser reports", BROWSER_DEADLINE, || seen().is_some()));
     process.kill().expect("it is our child");
     process.wait().expect("it is our child");
     if let Err(panic) = outcome {

@@ -16,7 +16,7 @@ fn gateway(origin: &Origin, trusted: &str) -> Gateway {
     let Identity { certificate, key } = Authority::of_tests().identity(&["t"]);
     Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
         "listen:\n  - {{ address: \"127.0.0.1:0\", proxy_protocol: true }}\n  - {{ address: \"127.0.0.1:0\", tls: true, \
-         proxy_protocol: true }}\ntrusted_addresses: [{trusted}]\nclient_header_timeout: 2s\n\
+         proxy_protocol: true }}\ntrusted_addresses: [{trusted}]\nclient_header_timeout: 5s\n\
          ssls: [{{ sni: t, cert: {certificate:?}, key: {key:?} }}]\n\
          routes: [{{ uri: /*, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}]\n",
         origin.addr()
@@ -80,9 +80,12 @@ fn p01_only_trusted_peers_announce_and_they_must() {
     let _ = client.try_send([V2, REQUEST.as_bytes()].concat());
     assert!(client.until_closed().is_empty());
     let gateway = gateway(&origin, "127.0.0.0/8");
-    for said in [REQUEST.as_bytes(), b"PROXY TCP4 1.2.3.4\r\n", b"PROXY TCP4 1.2", b""] {
+    let told = [REQUEST.as_bytes(), b"PROXY TCP4 1.2.3.4\r\n", b"PROXY TCP4 1.2", b""].map(|said| {
         let mut client = Client::connect(gateway.addrs_of("proxy-http")[0]);
         client.send(said);
+        (said, client)
+    });
+    for (said, mut client) in told {
         assert!(client.until_closed().is_empty(), "after {said:?}");
     }
     assert!(origin.requests().is_empty());

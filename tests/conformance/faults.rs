@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use weir_testkit::{Answer, Client, DEADLINE, Gate, Gateway, Origin, ReadError, Reading, eventually, scaled};
@@ -125,35 +126,33 @@ fn u14_a_get_whose_answer_broke_off_within_its_head_is_asked_elsewhere() {
 
 #[test]
 fn u14_a_get_that_nobody_answers_in_time_is_asked_elsewhere_where_that_is_wanted() {
-    let gate = Gate::new();
-    let frozen = Origin::scripted(Reading::Strict, {
-        let gate = gate.clone();
-        move |connection| {
-            let _ = connection.request();
-            gate.wait();
-        }
+    let frozen = Origin::scripted(Reading::Strict, |connection| {
+        let _ = connection.request();
+        connection.wait_gone();
     });
     let healthy = Origin::echo(Reading::Strict);
-    let upstream = |more: &str| {
+    // So long may the healthy one take on a busy machine. All wait for the other at once.
+    let timeout = "timeout: { connect: 5, send: 5, read: 3 }";
+    let route = |id: &str, more: &str| {
         let (frozen, healthy) = (frozen.addr(), healthy.addr());
-        format!(
-            "{{ nodes: {{ \"{frozen}\": 1, \"{healthy}\": 1 }}, timeout: {{ connect: 5, send: 5, read: 0.2 }}{more} }}"
-        )
+        let nodes = format!("nodes: {{ \"{frozen}\": 1, \"{healthy}\": 1 }}");
+        format!("  - {{ id: {id}, uri: /{id}, upstream: {{ {nodes}, {timeout}{more} }} }}\n")
     };
-    let gateway = weir().start(&format!(
-        "routes:\n  - {{ uri: /again, upstream: {} }}\n  - {{ uri: /once, upstream: {} }}\n",
-        upstream(", retry_on: [read_timeout]"),
-        upstream("")
-    ));
-    let statuses = |request: &str| [(); 2].map(|()| gateway.client().ask(request).expect("an answer").status);
-    assert_eq!(statuses("GET /again HTTP/1.1\r\nHost: t\r\n\r\n"), [200, 200]);
-    let mut posted = statuses("POST /again HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n");
-    posted.sort_unstable();
-    assert_eq!(posted, [200, 504], "a POST may have been acted on");
-    let mut once = statuses("GET /once HTTP/1.1\r\nHost: t\r\n\r\n");
-    once.sort_unstable();
-    assert_eq!(once, [200, 504]);
-    gate.open();
+    let retry_on = ", retry_on: [read_timeout]";
+    let routes = [route("again", retry_on), route("posted", retry_on), route("once", "")];
+    let gateway = weir().start(&format!("routes:\n{}", routes.concat()));
+    let statuses = |request: &'static str| {
+        let mut statuses = [(); 2].map(|()| gateway.client().ask(request).expect("an answer").status);
+        statuses.sort_unstable();
+        statuses
+    };
+    thread::scope(|scope| {
+        let again = scope.spawn(|| statuses("GET /again HTTP/1.1\r\nHost: t\r\n\r\n"));
+        let posted = scope.spawn(|| statuses("POST /posted HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n"));
+        assert_eq!(statuses("GET /once HTTP/1.1\r\nHost: t\r\n\r\n"), [200, 504]);
+        assert_eq!(again.join().expect("an answer"), [200, 200]);
+        assert_eq!(posted.join().expect("an answer"), [200, 504], "a POST may have been acted on");
+    });
 }
 
 #[test]
@@ -162,7 +161,8 @@ fn u14_a_node_that_answers_garbage_loses_its_traffic() {
         while connection.request().is_ok() && connection.send("hello, I am no HTTP\r\n\r\n").is_ok() {}
     });
     let healthy = Origin::echo(Reading::Strict);
-    let gateway = gateway(&[&garbage, &healthy], "");
+    // Long enough out, so that it does not return while the test runs.
+    let gateway = gateway(&[&garbage, &healthy], ", checks: { passive: { unhealthy: { interval: 600 } } }");
     let mut client = gateway.client();
     let statuses: Vec<u16> = (0..60).map(|_| client.get("/").expect("an answer").status).collect();
     assert!(statuses.iter().filter(|&&status| status == 502).count() <= 8, "{statuses:?}");
@@ -201,23 +201,27 @@ fn f02_nobody_left_is_a_502() {
 
 #[test]
 fn f03_connections_closed_while_idle_cost_no_get() {
-    let served = Arc::new(AtomicUsize::new(0));
+    let (ending, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let origin = Origin::scripted(Reading::Strict, {
-        let served = Arc::clone(&served);
+        let (ending, ended) = (Arc::clone(&ending), Arc::clone(&ended));
         move |connection| {
             // Each connection closes after another number of answers, unannounced, some with a reset.
             let last = 1 + connection.index % 7;
-            for _ in 0..last {
+            for number in 1..=last {
                 let Ok(request) = connection.request() else { return };
-                served.fetch_add(1, Ordering::Relaxed);
+                let is_last = number == last;
+                ending.fetch_add(usize::from(is_last), Ordering::SeqCst);
                 let body = format!("{} {}", request.method, request.target);
-                if connection.send(ok(&body)).is_err() {
+                if connection.send(ok(&body)).is_err() && !is_last {
                     return;
                 }
             }
             if connection.index % 3 == 0 {
                 connection.reset();
+            } else {
+                connection.close();
             }
+            ended.fetch_add(1, Ordering::SeqCst);
         }
     });
     let gateway = gateway(&[&origin], "");
@@ -238,12 +242,13 @@ fn f03_connections_closed_while_idle_cost_no_get() {
             }
             Err(error) => panic!("POST {number}: {error}"),
         }
+        // A POST that meets the close on its way cannot be saved: the next one comes after it.
+        eventually("it has closed", DEADLINE, || ended.load(Ordering::SeqCst) >= ending.load(Ordering::SeqCst));
     }
     let twice: Vec<_> =
         arrivals(&[&origin]).into_iter().filter(|(target, count)| target.starts_with("/post") && *count > 1).collect();
     assert!(twice.is_empty(), "sent twice: {twice:?}");
-    // A POST that meets the close on its way cannot be saved. One connection in four requests is closed, and most of
-    // that is seen before; fewer where the origin has to wait for a processor before it can close.
+    // One connection in four requests is closed, and that is seen before.
     assert!(failed <= count / 10, "{failed} of {count} POSTs failed");
 }
 
@@ -400,25 +405,27 @@ fn f20_a_client_that_keeps_reading_gets_a_long_response_that_was_held() {
     const BODY: usize = 24 << 20;
     let origin = Origin::serving(|_| Answer::ok(vec![b'x'; BODY]));
     let rewritten = ", plugins: { response-rewrite: { filters: [{ regex: nowhere, replace: there, scope: once }] } }";
-    let gateway = weir().start(&format!(
-        "send_timeout: 5
+    let takes_all = |timeout_s: u64, pause: Duration| {
+        let gateway = weir().start(&format!(
+            "send_timeout: {timeout_s}
 held_content_max: 256MiB
 held_content_max_per_client: 128MiB
 routes:
   - {{ uri: /*, upstream: {{ nodes: {{ \"{}\": 1 }} }}{rewritten} }}
 ",
-        origin.addr()
-    ));
-    let mut client = Client::connect_narrow(gateway.addr()).expect("it listens");
-    client.send("GET /held HTTP/1.1\r\nHost: t\r\n\r\n");
-    assert_eq!(client.response_head("GET").expect("a head").status, 200);
-    let mut left = BODY as u64;
-    while left > 0 {
-        // Longer than the time-out in all.
-        std::thread::sleep(Duration::from_millis(150));
-        let some = client.exact(left.min(512 << 10)).expect("the rest of the body");
-        left -= some.len() as u64;
-    }
+            origin.addr()
+        ));
+        let mut client = Client::connect_narrow(gateway.addr()).expect("it listens");
+        client.send("GET /held HTTP/1.1\r\nHost: t\r\n\r\n");
+        assert_eq!(client.response_head("GET").expect("a head").status, 200);
+        (0..BODY >> 19).all(|_| {
+            thread::sleep(pause);
+            client.exact(512 << 10).is_ok()
+        })
+    };
+    // Longer than the time-out in all. On a machine that stands still for so long, a longer one is tried.
+    let is_whole = takes_all(5, Duration::from_millis(150)) || takes_all(20, Duration::from_millis(450));
+    assert!(is_whole, "it was not sent to its end");
 }
 
 #[test]
@@ -564,7 +571,7 @@ fn held_back() -> (Gate, Origin) {
 #[test]
 fn client_waits_in_the_queue_no_longer_than_timeout_connect() {
     let (gate, origin) = held_back();
-    let gateway = gateway(&[&origin], ", concurrency: 1, timeout: { connect: 0.3, send: 60, read: 60 }");
+    let gateway = gateway(&[&origin], ", concurrency: 1, timeout: { connect: 1, send: 60, read: 60 }");
     let mut first = gateway.client();
     first.send("GET /first HTTP/1.1\r\nHost: t\r\n\r\n");
     gate.wait_arrived(1);

@@ -21,7 +21,9 @@ fn all_of_it(listen: &str, scheme: &str, options: &[&str]) {
     let gateway = weir().start(&format!("{listen}{routes}"));
     let addr = gateway.addrs_of(scheme)[0];
     let mut command = Command::new(program);
-    command.args(["--strict", "--host", "127.0.0.1", "--port", &addr.port().to_string()]).args(options);
+    // An answer that takes a busy machine more than two seconds, the default, is no fault.
+    command.args(["--strict", "--timeout", "20", "--host", "127.0.0.1", "--port", &addr.port().to_string()]);
+    command.args(options);
     let output = command.stdin(Stdio::null()).output().expect("it starts");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("146 tests, 146 passed, 0 skipped, 0 failed"), "{text}");

@@ -299,12 +299,16 @@ fn r09_handshakes_that_are_not_finished() {
         ("a long message", &long, 192 << 10),
     ] {
         let before = rig.gateway.rss();
-        for _ in 0..count {
+        for number in 1..=count {
             let mut client = Client::connect(rig.gateway.tls_addr());
-            client.send(said);
+            // On a busy machine its time may be over already.
+            let _ = client.try_send(said);
             clients.push(client);
+            // None has to wait until the gateway has read what hundreds have said.
+            if number % 50 == 0 {
+                rig.canary();
+            }
         }
-        rig.canary();
         let grown = rig.gateway.rss().saturating_sub(before) / count as u64;
         assert!(grown <= most, "{what}: {grown} bytes for each of {count}");
     }

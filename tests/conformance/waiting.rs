@@ -1,13 +1,16 @@
 //! Time-outs of requests in progress: each runs for the side that the gateway waits for.
 
+use std::thread;
 use std::time::Duration;
 
 use weir_testkit::{Client, DEADLINE, Gate, Gateway, Origin, ReadError, Reading};
 
 use crate::harness::weir;
 
-/// Longer than the time-outs of these tests, which are 1 s.
-const LONGER: Duration = Duration::from_millis(1500);
+/// The time-outs that must not end anything, in seconds: a busy machine lets neither side wait so long for the other.
+const TIMEOUT_S: u32 = 3;
+/// Longer than these.
+const LONGER: Duration = Duration::from_secs(4);
 
 fn gateway(settings: &str, origin: &Origin, read_s: u32) -> Gateway {
     let timeouts = format!("timeout: {{ connect: 60, send: 60, read: {read_s} }}");
@@ -42,13 +45,9 @@ fn with_interim(interim: &'static str) -> Origin {
 
 #[test]
 fn an_upload_after_an_interim_response_may_take_longer_than_the_read_time_out() {
-    for (interim, expect, status) in [
-        ("HTTP/1.1 100 Continue\r\n\r\n", "Expect: 100-continue\r\n", 100),
-        ("HTTP/1.1 102 Processing\r\n\r\n", "", 102),
-        ("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n", "", 103),
-    ] {
+    let upload = |interim: &'static str, expect: &str, status: u16| {
         let origin = with_interim(interim);
-        let gateway = gateway("", &origin, 1);
+        let gateway = gateway("", &origin, TIMEOUT_S);
         let mut client = gateway.client();
         client.send(format!("POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 6\r\n{expect}\r\n"));
         assert_eq!(client.next_head().expect("an interim response").status, status);
@@ -57,7 +56,12 @@ fn an_upload_after_an_interim_response_may_take_longer_than_the_read_time_out() 
         client.send("def");
         let answer = client.response().expect("an answer");
         assert_eq!((answer.status, answer.text().as_str()), (200, "6"), "after {status}");
-    }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| upload("HTTP/1.1 100 Continue\r\n\r\n", "Expect: 100-continue\r\n", 100));
+        scope.spawn(|| upload("HTTP/1.1 102 Processing\r\n\r\n", "", 102));
+        scope.spawn(|| upload("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n", "", 103));
+    });
 }
 
 #[test]
@@ -74,7 +78,7 @@ fn a_client_that_expects_a_100_is_not_blamed_for_an_upstream_that_takes_its_time
             let _ = connection.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
         })
     };
-    let gateway = gateway("client_body_grace: 1\nclient_body_min_rate: 240", &origin, 60);
+    let gateway = gateway(&format!("client_body_grace: {TIMEOUT_S}\nclient_body_min_rate: 240"), &origin, 60);
     let mut client = gateway.client();
     client.send("POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
     is_waited_for(&mut client);
@@ -99,7 +103,7 @@ fn a_client_that_withholds_its_content_does_not_harm_the_endpoint() {
     let origin = Origin::echo(Reading::Strict);
     let gateway = weir().start(&format!(
         "routes: [{{ uri: /*, upstream: {{ nodes: {{ \"{}\": 1 }}, all_down: refuse, \
-         timeout: {{ connect: 60, send: 60, read: 1 }} }} }}]\n",
+         timeout: {{ connect: 60, send: 60, read: {TIMEOUT_S} }} }} }}]\n",
         origin.addr()
     ));
     let mut clients: Vec<_> = (0..4).map(|_| gateway.client()).collect();
@@ -138,13 +142,17 @@ fn a_client_that_stops_after_the_100_is_the_one_that_is_late() {
 #[test]
 fn an_empty_line_after_a_body_begins_no_request() {
     let origin = Origin::echo(Reading::Strict);
-    let gateway = gateway("client_header_timeout: 1", &origin, 60);
-    let mut client = gateway.client();
-    for line in [&["\r\n"][..], &["\r", "\n"]] {
+    let gateway = gateway(&format!("client_header_timeout: {TIMEOUT_S}"), &origin, 60);
+    let send = |line: &[&str]| {
+        let mut client = gateway.client();
         client.send("POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc");
         line.iter().for_each(|part| client.send(part));
         assert_eq!(client.response().expect("an answer").text(), "POST /a 3");
         is_waited_for(&mut client);
-    }
-    assert_eq!(client.get("/b").expect("an answer").text(), "GET /b 0");
+        assert_eq!(client.get("/b").expect("an answer").text(), "GET /b 0");
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| send(&["\r\n"]));
+        scope.spawn(|| send(&["\r", "\n"]));
+    });
 }

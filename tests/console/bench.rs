@@ -7,8 +7,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use weir_testkit::{
-    Answer, Authority, BrowserPage, DEADLINE, Gateway, Identity, KeyKind, Origin, Program, TempDir, eventually_some,
-    free_port, skipped,
+    Answer, Authority, BROWSER_DEADLINE, BrowserPage, Gateway, Identity, KeyKind, Origin, Program, TempDir,
+    eventually_some, free_port, skipped,
 };
 
 use crate::api::{self, Api};
@@ -183,7 +183,7 @@ impl Bench {
     #[track_caller]
     pub(crate) fn eventually_is(&self, key: &str, pointer: &str, expected: &Value) {
         self.put_into_use();
-        eventually_some(&format!("{key}{pointer} is {expected}"), DEADLINE, || {
+        eventually_some(&format!("{key}{pointer} is {expected}"), BROWSER_DEADLINE, || {
             (self.resource(key)?.pointer(pointer)? == expected).then_some(())
         });
     }

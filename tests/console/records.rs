@@ -1,6 +1,6 @@
 //! The screen of log records: their accounts, and test records.
 
-use weir_testkit::{Answer, BrowserPage, DEADLINE, Origin, eventually, free_port};
+use weir_testkit::{Answer, BROWSER_DEADLINE, BrowserPage, Origin, eventually, free_port};
 
 use crate::api::{self, Api};
 use crate::bench::{Bench, axe};
@@ -49,7 +49,7 @@ fn a_test_record_shows_what_became_of_it() {
     let button = format!("document.querySelector(\"button[aria-label='Send a test record to {taken}']\")");
     bench.page.evaluate(&format!("{button}.focus()"));
     bench.page.press("Enter");
-    eventually("another one came", DEADLINE, || taking.requests().len() == 2);
+    eventually("another one came", BROWSER_DEADLINE, || taking.requests().len() == 2);
     assert_eq!(bench.page.evaluate(&format!("document.activeElement === {button}")), true);
     bench.check_quiet();
 }

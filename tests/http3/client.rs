@@ -18,16 +18,14 @@ pub(crate) const NAME: &str = "a.test";
 pub(crate) type Sender = h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>;
 pub(crate) type Stream = h3::client::RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>;
 
+/// The time for all steps of a client together: some make hundreds of handshakes, or wait for several processes to start.
+const ALL_STEPS: Duration = weir_testkit::DEADLINE.saturating_mul(10);
+
 /// Runs a client.
 pub(crate) fn run<T>(client: impl Future<Output = T>) -> T {
-    run_within(weir_testkit::DEADLINE, client)
-}
-
-/// Runs a client that may take so long.
-pub(crate) fn run_within<T>(deadline: Duration, client: impl Future<Output = T>) -> T {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
-    runtime.block_on(async { tokio::time::timeout(deadline, client).await.expect("it ends in time") })
+    runtime.block_on(async { tokio::time::timeout(ALL_STEPS, client).await.expect("it ends in time") })
 }
 
 /// The configuration of a client that trusts the authority.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use weir_testkit::{DEADLINE, scaled};
+use weir_testkit::scaled;
 
-use crate::client::{Sender, ask, client, request, rest, run, run_within};
+use crate::client::{Sender, ask, client, request, rest, run};
 use crate::programs::{MIB, accepted, origin, pieces, sum};
 use crate::relay::{self, BadNetwork, RelayCounts};
 use crate::with_workers;
@@ -53,7 +53,7 @@ fn all_is_whole(network: BadNetwork, counted: impl Fn(&RelayCounts)) {
     for seed in 1..=scaled(1, 20) as u64 {
         let origin = origin();
         let served = with_workers(&origin, 2);
-        let counts = run_within(DEADLINE * 6, async {
+        let counts = run(async {
             let (address, counts) = relay::start(served.gateway.tls_addr(), network, seed).await;
             let (sender, quic) = client(&served.authority, address).await;
             let (up, down) = (tokio::spawn(upload(sender.clone())), tokio::spawn(download(sender.clone())));

@@ -131,7 +131,8 @@ fn every_delivery_is_accounted_for_over_failures_and_kills() {
         node = node.kill();
         receivers.life.fetch_add(1, Relaxed);
         *lock(&publisher.address) = node.gateway.addr();
-        assert_eq!(node.status()["subscriptions"], count as u64, "none is lost");
+        // None is lost. One whose record was not written yet is verified again.
+        subscribed(&node, count);
         if life % LEAVE_EVERY == 0 {
             publisher.wait(granted);
             cancelled += leave_and_return(&node, &receivers, &hosts, &publisher);

@@ -44,10 +44,10 @@ fn deliveries_beyond_a_limit_can_be_dropped_and_are_accounted_for() {
     };
     assert_eq!(got("/limited"), ["0", "1"]);
     assert_eq!(got("/all"), ["0", "1", "2", "3", "4"]);
-    let metrics = node.gateway.metrics();
+    let metrics = node.metrics();
     assert_eq!(metrics.get("weir_hub_outcomes_total{hub=\"h\",outcome=\"throttled\"}"), Some(3.0));
     // The limit is that of the subscription, which survives the process, and the counter begins anew.
-    let node = node.kill();
+    let node = node.restart();
     (5..8).for_each(|number| node.publish(number.to_string()));
     assert_eq!(account(&node), [16, 12, 4]);
     assert_eq!(got("/limited")[2..], ["5", "6"]);

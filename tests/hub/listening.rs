@@ -79,13 +79,16 @@ fn a_client_that_does_not_read_holds_nothing_up() {
     drop(slow);
 }
 
+/// A listener that does not read is ended, by default after 30 seconds. On a slow disk, events take longer to be published.
+pub(crate) const PATIENT: &str = "  listen: { unread_timeout: 1h }\n";
+
 /// The most memory that a stream may cost whose client does not read. Measured: 26 KiB, a part of which is the hub's memory of the
 /// events; with a buffer of 64 KiB for each response, 86 KiB.
 pub(crate) const MOST_PER_STREAM: u64 = 56 << 10;
 
 #[test]
 fn many_clients_that_do_not_read_hold_little_memory() {
-    let node = HubNode::start();
+    let node = HubNode::with(PATIENT);
     let count = scaled(200, 1_000);
     let mut stalled: Vec<Client> = (0..count).map(|_| stream(&node, "")).collect();
     let before = node.gateway.rss();
@@ -116,14 +119,14 @@ fn a_poll_waits_for_the_next_event() {
     let none = node.send("GET", "/t/orders?after=earliest&wait=0", "", b"");
     assert_eq!(none.status, 204);
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| node.send("GET", "/t/orders?after=earliest&wait=20", "", b""));
+        let waiting = scope.spawn(|| node.send("GET", "/t/orders?after=earliest&wait=50", "", b""));
         node.publish_as("application/json", "1");
         let answer = waiting.join().expect("it is answered");
         assert_eq!((answer.status, &*answer.text()), (200, "1"));
         assert_eq!(answer.headers.get("Content-Type"), Some("application/json"));
         let seen = answer.headers.get("Event-Id").expect("its id").to_owned();
         node.publish("2");
-        let next = node.send("GET", &format!("/t/orders?after={seen}&wait=20"), "", b"");
+        let next = node.send("GET", &format!("/t/orders?after={seen}&wait=50"), "", b"");
         assert_eq!(next.text(), "2");
     });
     let none = node.send("GET", "/hub", "", b"");

@@ -20,7 +20,18 @@ fn with_dead_letters() -> (HubNode, Subscriber) {
         node.publish(content);
     }
     eventually("all are given up", DEADLINE, || node.status()["dead_lettered"] == 3);
+    wait_idle(&node);
     (node, subscriber)
+}
+
+/// Waits until the subscription is shown as idle: an outcome counts a moment before it is on the disk, and until then the
+/// subscription is still sending.
+#[track_caller]
+fn wait_idle(node: &HubNode) {
+    let mut api = Api::with_key(admin_addr(&node.gateway), EDITOR);
+    eventually("the subscription is idle", DEADLINE, || {
+        api.get("/weir/v1/hubs/h/subscriptions")["list"][0]["state"] == "idle"
+    });
 }
 
 fn accept(subscriber: &Subscriber) {
@@ -71,6 +82,7 @@ fn a_subscription_is_shown_with_its_latest_attempts() {
     accept(&subscriber);
     node.publish("four");
     eventually("it is delivered", DEADLINE, || node.status()["delivered"] == 1);
+    wait_idle(&node);
     let mut api = Api::with_key(admin_addr(&node.gateway), EDITOR);
     let list = api.get(&format!("/weir/v1/hubs/h/subscriptions?topic={}", encoded(TOPIC)));
     let entry = &list["list"][0];

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::api::{self, Api};
 use aws_lc_rs::hmac;
 use weir_testkit::{
-    Answer, Authority, DEADLINE, Gateway, Origin, Request, Response, TempDir, TlsServer, eventually_some,
+    Answer, Authority, DEADLINE, Gateway, Origin, Request, Response, ScrapedMetrics, Signal, TempDir, TlsServer,
+    eventually_some,
 };
 
 /// The hub's URL, as it stands in its configuration.
@@ -73,6 +74,15 @@ impl HubNode {
         HubNode::of(data, &hub, &rest)
     }
 
+    /// Ends the process in order, and starts another one with the same files. All outcomes of deliveries are written by then; a
+    /// process that is killed may have shown some that are not.
+    pub(crate) fn restart(self) -> HubNode {
+        let HubNode { mut gateway, data, hub, rest } = self;
+        gateway.signal(Signal::TERM);
+        gateway.wait_exit(DEADLINE);
+        HubNode::of(data, &hub, &rest)
+    }
+
     pub(crate) fn data(&self) -> &TempDir {
         &self.data
     }
@@ -128,9 +138,23 @@ impl HubNode {
         });
     }
 
-    /// What `/status` says of the hub.
+    /// What `/status` says of the hub. A hub whose thread does not answer within two seconds is not shown, so it is asked again.
+    #[track_caller]
     pub(crate) fn status(&self) -> serde_json::Value {
-        self.gateway.status()["hubs"][0].clone()
+        eventually_some("the hub is in the status", DEADLINE, || self.shown_status())
+    }
+
+    /// What `/status` says of the hub; `None` while it is not open, or does not answer.
+    pub(crate) fn shown_status(&self) -> Option<serde_json::Value> {
+        Some(self.gateway.status()["hubs"][0].clone()).filter(serde_json::Value::is_object)
+    }
+
+    /// The metrics, with those of the hub, which are not shown either while its thread does not answer.
+    #[track_caller]
+    pub(crate) fn metrics(&self) -> ScrapedMetrics {
+        eventually_some("the hub is in the metrics", DEADLINE, || {
+            Some(self.gateway.metrics()).filter(|metrics| metrics.get("weir_hub_up{hub=\"h\"}").is_some())
+        })
     }
 
     /// The hub's account, once nothing is pending.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
 use rustix::process::Pid;
+use serde_json::Value;
 use weir_testkit::{Answer, DEADLINE, Gateway, Origin, Signal, TempDir, eventually, eventually_some, on_small_disk};
 
 use crate::peers::{HubNode, Subscriber, TOPIC, encoded, value};
@@ -66,7 +67,7 @@ impl Drop for StopAtEnd<'_> {
 
 /// The process that answers on the status address.
 fn serving(gateway: &Gateway) -> Option<i32> {
-    let status = gateway.status();
+    let status: Value = serde_json::from_str(&gateway.try_ask_status("/status").ok()?.text()).ok()?;
     (status["state"] == "serving").then(|| status["pid"].as_i64())?.and_then(|pid| i32::try_from(pid).ok())
 }
 
@@ -291,7 +292,7 @@ fn a_full_disk_is_insufficient_storage_and_the_hub_goes_on_once_there_is_room() 
         refused += u64::from(answer.status == 507);
         refused == 3
     });
-    let up = || node.gateway.metrics().get("weir_hub_up{hub=\"h\"}");
+    let up = || node.metrics().get("weir_hub_up{hub=\"h\"}");
     node.gateway
         .wait_stderr("the failure", |line| line.contains("events of the hub cannot be stored, and are refused: "));
     assert_eq!(up(), Some(0.0));

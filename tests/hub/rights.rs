@@ -199,7 +199,7 @@ impl TwoListeners {
         };
         eventually("the callback is told", DEADLINE, || is_denied("/jill"));
         assert!(!is_denied("/jack"));
-        let metrics = self.node.gateway.metrics();
+        let metrics = self.node.metrics();
         let ended = "weir_hub_subscriptions_ended_total{hub=\"h\",reason=\"not_permitted\"}";
         assert_eq!(metrics.get(ended), Some(1.0));
         let mut told = String::new();

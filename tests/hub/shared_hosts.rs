@@ -172,6 +172,27 @@ fn pass_on(one: &TcpStream, other: &TcpStream, is_silent: &Arc<AtomicBool>) -> i
     Ok(())
 }
 
+/// Subscribes callbacks of a host, beside one that is subscribed.
+fn subscribe_failing(node: &HubNode, host: SocketAddr) {
+    let request = || {
+        for number in 0..FAILING {
+            let callback = format!("https://{host}/{number}");
+            let asked = node.form(&[("hub.mode", "subscribe"), ("hub.topic", TOPIC), ("hub.callback", &callback)]);
+            assert_eq!(asked.status, 202);
+        }
+    };
+    request();
+    eventually("they are subscribed", 3 * DEADLINE, || {
+        let status = node.status();
+        let is_complete = status["subscriptions"] == 1 + FAILING as u64;
+        if status["unverified"] == 0 && !is_complete {
+            // A verification comes to nothing if its TLS handshake takes longer than five seconds, as on a busy machine.
+            request();
+        }
+        is_complete
+    });
+}
+
 #[test]
 fn events_reach_a_host_at_once_beside_one_that_never_answers_tls_handshakes() {
     for start in [Subscriber::start, Subscriber::over_tls] {
@@ -199,15 +220,14 @@ fn events_reach_a_host_at_once_beside_one_that_never_answers_tls_handshakes() {
                 [took[took.len() / 2], took[took.len() * 99 / 100]]
             };
             let alone = waits(scaled(20, 300));
-            for number in 0..FAILING {
-                let callback = format!("https://{}/{number}", silent.address);
-                let asked = node.form(&[("hub.mode", "subscribe"), ("hub.topic", TOPIC), ("hub.callback", &callback)]);
-                assert_eq!(asked.status, 202);
-            }
-            eventually("they are subscribed", DEADLINE, || node.status()["subscriptions"] == 1 + FAILING as u64);
+            subscribe_failing(&node, silent.address);
             silent.is_silent.store(true, Relaxed);
+            waits(1);
+            // Those that time out are tried again.
+            eventually("it has deliveries that wait for the silent host", DEADLINE, || {
+                node.status()["in_flight"].as_u64() > Some(0)
+            });
             let beside = waits(scaled(20, 300));
-            assert!(node.status()["in_flight"].as_u64() > Some(0), "it has deliveries that wait for the silent host");
             println!(
                 "{}, workers: {workers}: p50 and p99 of an event {alone:?} alone, {beside:?} beside",
                 other.scheme

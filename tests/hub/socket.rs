@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use tokio::net::TcpStream;
 use weir_testkit::{Client, DEADLINE, Response, Signal, skipped};
 
+use crate::listening::PATIENT;
 use crate::peers::HubNode;
 
 /// A client with an established WebSocket.
@@ -132,7 +133,7 @@ fn only_who_may_listen_gets_a_websocket() {
 
 #[test]
 fn a_listener_that_does_not_read_loses_nothing_and_holds_nothing_up() {
-    let node = HubNode::start();
+    let node = HubNode::with(PATIENT);
     let mut slow = listener(&node, "");
     let content = "x".repeat(100_000);
     for _ in 0..100 {

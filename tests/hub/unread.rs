@@ -56,7 +56,7 @@ impl Way {
                 "Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                  Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n",
             ),
-            Way::Poll => (format!("{target}?after=earliest"), ""),
+            Way::Poll => (format!("{target}?after=earliest&wait=50"), ""),
             Way::Read => (target, ""),
         }
     }
@@ -119,7 +119,7 @@ impl Site {
     }
 
     fn metric(&self, name: &str, labels: &[&str]) -> f64 {
-        self.node.gateway.metrics().sum(name, labels)
+        self.node.metrics().sum(name, labels)
     }
 
     fn listeners(&self) -> f64 {
@@ -218,7 +218,8 @@ fn read_all(site: &Site) {
 
 fn attacked(data: &Arc<TempDir>, mode: Mode, workers: usize) {
     let plain = Origin::serving(|_| Answer::ok("ok"));
-    let site = Site::start(data, mode, workers, "", &plain);
+    // No listener is ended for not reading, however long this takes.
+    let site = Site::start(data, mode, workers, "unread_timeout: 1h", &plain);
     read_all(&site);
     let count = scaled(4 * EVENTS, 18 * EVENTS);
     let (requests, before) = (scaled(50, 2_000), site.node.gateway.rss());

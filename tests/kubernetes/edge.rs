@@ -1,5 +1,6 @@
 //! A node that serves a cluster.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -12,6 +13,8 @@ use crate::stand_in::StandIn;
 pub(crate) struct Edge {
     pub node: Gateway,
     address: SocketAddr,
+    /// Whether it has listened for its Gateway. From then on no connection is refused.
+    listens: Cell<bool>,
     file: String,
     data: TempDir,
 }
@@ -60,21 +63,21 @@ impl Edge {
     pub(crate) fn launch(launcher: Launcher, cluster: &StandIn, settings: &str) -> Edge {
         let (data, file, address) = place(cluster);
         let file = file + settings;
-        Edge { node: launcher.start(&file), address, file, data }
+        Edge { node: launcher.start(&file), address, listens: Cell::default(), file, data }
     }
 
     /// Starts a node with this file, which has the data directory `data`, and a Gateway at this port.
     #[track_caller]
     pub(crate) fn with_file(file: String, data: TempDir, port: u16) -> Edge {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        Edge { node: weir().start(&file), address, file, data }
+        Edge { node: weir().start(&file), address, listens: Cell::default(), file, data }
     }
 
     /// Starts a node, and does not wait until it is ready.
     #[track_caller]
     pub(crate) fn spawn(cluster: &StandIn) -> Edge {
         let (data, file, address) = place(cluster);
-        Edge { node: weir().spawn(&file), address, file, data }
+        Edge { node: weir().spawn(&file), address, listens: Cell::default(), file, data }
     }
 
     /// Ends the node, and starts it again with the same data directory.
@@ -82,7 +85,10 @@ impl Edge {
     pub(crate) fn restart(&mut self) {
         self.node.signal(weir_testkit::Signal::TERM);
         self.node.wait_exit(DEADLINE);
-        self.node = weir().start(&self.file);
+        self.node = weir().spawn(&self.file);
+        self.listens.set(false);
+        // Where it finds no cluster, it waits for a part of this time before it uses its copy.
+        eventually("the node is ready", 3 * DEADLINE, || self.node.stderr().contains("weir: ready"));
     }
 
     /// Replaces a text in the file of the node, and waits until the node serves by it.
@@ -99,16 +105,23 @@ impl Edge {
         answer.unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
-    /// Waits until a path has this status.
+    /// Waits until a path has this status. A node may be ready with the Gateway as it was before, and listen for the present one only then.
+    /// It tries again after pauses that grow, to 5 seconds and more, so it may take longer than other facts.
     #[track_caller]
     pub(crate) fn wait(&self, path: &str, status: u16) {
-        eventually(&format!("{path} has {status}"), DEADLINE, || self.get(path).status == status);
+        eventually(&format!("{path} has {status}"), 3 * DEADLINE, || {
+            if !self.listens.get() && Client::try_connect(self.address).is_err() {
+                return false;
+            }
+            self.listens.set(true);
+            self.get(path).status == status
+        });
     }
 
     /// Waits until the node says that it is connected to the cluster, or that it is not.
     #[track_caller]
     pub(crate) fn wait_store(&self, connected: bool) {
-        eventually(&format!("`connected` is {connected}"), DEADLINE, || {
+        eventually(&format!("`connected` is {connected}"), 3 * DEADLINE, || {
             self.node.status()["configuration"]["store"]["connected"] == connected
         });
     }

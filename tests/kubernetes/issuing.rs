@@ -72,6 +72,22 @@ impl Issuing {
         self.stored("secrets").unwrap_or_default()["data"]["active.crt"].to_string()
     }
 
+    /// Whether another authority was published beside these while this one still issued, at any time.
+    fn was_another_published(&self, active: &str, published: &str) -> bool {
+        let (mut issuing, mut trusted) = (String::new(), String::new());
+        self.cluster.objects().changes().into_iter().any(|change| {
+            if change.object["metadata"]["name"] != "weir-controller-ca" {
+                return false;
+            }
+            match &*change.plural {
+                "secrets" => issuing = change.object["data"]["active.crt"].to_string(),
+                "configmaps" => trusted = change.object["data"]["ca.crt"].as_str().unwrap_or_default().to_owned(),
+                _ => return false,
+            }
+            issuing == active && trusted != published && trusted.contains(published)
+        })
+    }
+
     /// Does what a kubelet does after the ConfigMap has changed.
     fn mount(&self) {
         let new = self.pod.write("new", self.published());
@@ -98,10 +114,13 @@ impl Issuing {
         ask(controller.address, &self.published(), token, request)
     }
 
-    /// A client with a new certificate of a node; `None` if none is issued now.
+    /// A client with a new certificate of a node; `None` if none is issued now, or the controller cannot be trusted now: its own certificate
+    /// may be over as soon.
     fn client(&self, controller: &RunningController) -> Option<TlsClient> {
         let request = SigningRequest::new(&[], KeyKind::Ecdsa);
-        let issued = self.ask(controller, &self.cluster.token(NODE, AUDIENCE), &request.der);
+        let tls = TlsClient::trusting_certificate(&self.published());
+        let mut client = Client::connect_tls(controller.address, &tls, "127.0.0.1").ok()?;
+        let issued = ask_on(&mut client, &self.cluster.token(NODE, AUDIENCE), &request.der);
         let identity = Identity { certificate: issued.text(), key: request.key };
         (issued.status == 200).then(|| TlsClient::known_to(&self.published(), &identity))
     }
@@ -110,7 +129,9 @@ impl Issuing {
     #[track_caller]
     fn ask_without_certificate(&self, controller: &RunningController, path: &str) -> Response {
         let tls = TlsClient::trusting_certificate(&self.published());
-        let mut client = Client::connect_tls(controller.address, &tls, "127.0.0.1").expect("it is trusted");
+        let mut client = eventually_some("the controller is trusted", DEADLINE, || {
+            Client::connect_tls(controller.address, &tls, "127.0.0.1").ok()
+        });
         client.ask(format!("GET {path} HTTP/1.1\r\nHost: controller\r\n\r\n")).expect("an answer")
     }
 }
@@ -274,11 +295,15 @@ fn certificates_are_not_asked_for_without_end() {
     let before = bed.cluster.requests("tokenreviews");
     let tls = TlsClient::trusting_certificate(&bed.published());
     let mut client = Client::connect_tls(controller.address, &tls, "127.0.0.1").expect("its certificate is trusted");
+    let begun = Instant::now();
     let answers: Vec<u16> = (0..100).map(|_| ask_on(&mut client, "made-up", &request()).status).collect();
     assert!(answers[..16].iter().all(|status| *status == 401), "{answers:?}");
-    assert!(answers.contains(&503), "{answers:?}");
+    // 16 at once, and two more in each second.
+    let most = 17 + (begun.elapsed().as_secs_f64() * 2.0) as usize;
     let reviews = bed.cluster.requests("tokenreviews") - before;
-    assert_eq!(reviews, answers.iter().filter(|status| **status == 401).count(), "the API server is not asked");
+    assert!(reviews <= most, "{reviews} requests to the API server, and {most} at most");
+    let of = |status: u16| answers.iter().filter(|answer| **answer == status).count();
+    assert_eq!((of(401), of(503)), (reviews, 100 - reviews), "the API server is not asked");
 }
 
 #[test]
@@ -293,7 +318,7 @@ fn authorities_are_replaced_while_a_node_follows_and_serves() {
     edge.wait("/steady", 200);
     let load = Load::start(&format!("http://{}/steady --connections 4 --rate 200", edge.address()));
     let (first, published) = (bed.active(), bed.published());
-    let (mut change, mut was_trusted_together, mut is_replaced) = (0, false, false);
+    let (mut change, mut is_replaced) = (0, false);
     let end = Instant::now() + 4 * DEADLINE;
     // Until the first one is not trusted any more.
     while bed.published().contains(&published) {
@@ -303,7 +328,6 @@ fn authorities_are_replaced_while_a_node_follows_and_serves() {
         change += 1;
         bed.cluster.apply([route("orders", &format!("/change-{change}"))]);
         edge.wait(&format!("/change-{change}"), 200);
-        was_trusted_together |= bed.active() == first && bed.published() != published;
         if !is_replaced && bed.active() != first {
             is_replaced = true;
             // New connections, with certificates of both authorities.
@@ -313,7 +337,8 @@ fn authorities_are_replaced_while_a_node_follows_and_serves() {
             }
         }
     }
-    assert!(was_trusted_together && is_replaced, "the next one is trusted before it is used");
+    assert_ne!(bed.active(), first, "another one issues");
+    assert!(bed.was_another_published(&first, &published), "the next one is trusted before it is used");
     let issued: u64 = controllers.iter().filter_map(|one| one.page()["certificates"]["issued"].as_u64()).sum();
     assert!(issued > 0, "the certificate of the node is renewed");
     edge.wait_store(true);
@@ -353,7 +378,8 @@ fn an_authority_whose_secret_is_emptied_is_replaced_and_nodes_learn_the_new_one(
     controller.crash();
     bed.cluster.apply([route("orders", "/after")]);
     controller.restart();
-    edge.wait("/after", 200);
+    // The pauses between attempts to get a certificate grow.
+    eventually("the node is back", 4 * DEADLINE, || edge.get("/after").status == 200);
 }
 
 #[test]

@@ -19,7 +19,9 @@ impl Load {
     pub(crate) fn start(words: &str) -> Load {
         let directory = TempDir::new();
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        command.arg("load").args(words.split_whitespace()).args(["--duration", "1h", "--quiet", "--json"]);
+        command.arg("load").args(words.split_whitespace()).args(["--duration", "1h", "--quiet"]);
+        // A process may stand still for longer than the usual time-outs; an answer that is lost is an error all the same.
+        command.args(["--timeout", "60s", "--connect-timeout", "60s", "--json"]);
         command.arg(directory.join("result.json")).stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
         let load = Load { child, directory, words: words.to_owned() };

@@ -7,6 +7,7 @@ use crate::edge::{Edge, serving, weir};
 use crate::objects::{gateway, route, service};
 use crate::pulling::{MutualTrust, RunningController, pulling};
 use crate::stand_in::{ObjectPath, StandIn};
+use crate::writers::lease_of_another;
 
 fn named(name: &str) -> ObjectPath {
     ObjectPath { plural: "httproutes".to_owned(), namespace: Some("shop".to_owned()), name: Some(name.to_owned()) }
@@ -51,17 +52,18 @@ fn a_status_that_another_process_replaced_is_written_again() {
 
 #[test]
 fn a_gateway_gets_a_service_that_has_its_addresses_and_labels() {
-    let cluster = StandIn::start();
-    let [class, mut gateway] = gateway(8080);
+    let (cluster, port, other_port) = (StandIn::start(), free_port(), free_port());
+    let [class, mut gateway] = gateway(port);
     gateway["spec"]["infrastructure"] = json!({ "labels": { "team": "a" }, "annotations": { "note": "b" } });
     // That of another program.
     let [taken, _] = service("taken-weir", ([127, 0, 0, 1], 80).into());
     let mut other = gateway.clone();
     other["metadata"]["name"] = "taken".into();
-    other["spec"]["listeners"][0]["port"] = 8081.into();
+    other["spec"]["listeners"][0]["port"] = other_port.into();
     cluster.apply([class, gateway, taken, other]);
     let settings = ", publish_addresses: [\"203.0.113.7\", \"edge.example\"], gateway_services: true";
-    let _node = weir().start(&format!("{}resource_listeners: [\":8080\", \":8081\"]\n", cluster.node(settings)));
+    let listeners = format!("resource_listeners: [\":{port}\", \":{other_port}\"]\n");
+    let _node = weir().start(&(cluster.node(settings) + &listeners));
     let find = |plural: &str, name: &str| {
         let path =
             ObjectPath { plural: plural.to_owned(), namespace: Some("shop".to_owned()), name: Some(name.to_owned()) };
@@ -69,7 +71,7 @@ fn a_gateway_gets_a_service_that_has_its_addresses_and_labels() {
     };
     eventually("both are there", DEADLINE, || find("endpointslices", "edge-weir").is_some());
     let made = find("services", "edge-weir").expect("it is made first");
-    assert_eq!(made["spec"]["ports"][0]["port"], 8080);
+    assert_eq!(made["spec"]["ports"][0]["port"], port);
     assert_eq!(made["metadata"]["ownerReferences"][0]["name"], "edge");
     let slice = find("endpointslices", "edge-weir").expect("it is there");
     assert_eq!(slice["endpoints"], json!([{ "addresses": ["203.0.113.7"], "conditions": { "ready": true } }]));
@@ -94,17 +96,24 @@ fn a_gateway_gets_a_service_that_has_its_addresses_and_labels() {
 #[test]
 fn a_node_without_the_lease_writes_nothing() {
     let cluster = StandIn::start();
-    cluster.apply([json!({
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": { "name": "weir-status-writer", "namespace": "weir-system" },
-            "spec": { "holderIdentity": "another", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.000000Z" },
-    })]);
+    // It would be free if it were not renewed for 15 seconds.
+    let mut renewal = 0;
+    let mut renew = || {
+        renewal += 1;
+        cluster.apply([lease_of_another(renewal)]);
+    };
+    renew();
     let edge = Edge::start(&cluster);
     cluster.apply([route("orders", "/orders")]);
-    eventually("the route is served", DEADLINE, || edge.get("/orders").status != 404);
+    eventually("the route is served", DEADLINE, || {
+        renew();
+        edge.get("/orders").status != 404
+    });
     let asked = cluster.requests("leases");
-    eventually("the Lease has been asked for again", DEADLINE, || cluster.requests("leases") > asked + 1);
+    eventually("the Lease has been asked for again", DEADLINE, || {
+        renew();
+        cluster.requests("leases") > asked + 1
+    });
     assert_eq!(cluster.objects().writes(), []);
 }
 

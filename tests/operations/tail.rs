@@ -106,8 +106,13 @@ fn a_trace_tells_the_way_of_a_request() {
     let origin = Origin::serving(|_| Answer::ok("ok"));
     let gateway = node(&origin);
     let url = |path: &str| format!("http://{}{path}", gateway.addr());
-    let trace =
+    let try_trace =
         |arguments: &[&str]| said(&command(&gateway, &[&["trace"], arguments].concat()).output().expect("it ends"));
+    // The command gives a node up that says nothing for five seconds, which a busy machine may need.
+    let trace = |arguments: &[&str]| {
+        let mut traced = (0..3).map(|_| try_trace(arguments));
+        traced.find(|(done, ..)| *done).unwrap_or_else(|| try_trace(arguments))
+    };
     let (done, out, error) = trace(&[&url("/open/x"), "-H", "Origin: http://a.example"]);
     assert!(done, "{error}");
     for wanted in [
@@ -135,7 +140,7 @@ fn a_trace_tells_the_way_of_a_request() {
         200
     );
     let elsewhere = Origin::serving(|_| Answer::ok("not a gateway"));
-    let (done, _, error) = trace(&[&format!("http://{}/", elsewhere.addr())]);
+    let (done, _, error) = try_trace(&[&format!("http://{}/", elsewhere.addr())]);
     assert!(!done && error.contains("has not seen the request"), "{error}");
 }
 

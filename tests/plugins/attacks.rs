@@ -239,6 +239,7 @@ fn u01_half_sent_bodies_are_bounded_for_a_client_and_for_the_node() {
     let (gateway, _origin) = holding();
     let mut greedy = half_sent(&gateway, "10.0.0.1", 8 << 20);
     assert_eq!(greedy.response().expect("an answer").status, 413, "beyond its share");
+    eventually("nothing is held for it", DEADLINE, || used(&gateway) == 0.0);
     // Holders of half a MiB, one after the other, until one is refused: together they might all be. A holder counts for up to
     // twice of what it has sent, as its buffer grows.
     let refused = || gateway.metrics().sum("weir_held_content_refused_total", &[r#"limit="node""#]);

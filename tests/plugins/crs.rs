@@ -75,7 +75,7 @@ routes:
   - uri: /*
     plugins:
       ext-proc:
-        grpc_service: {{ uri: \"http://{}\", timeout: 10s }}
+        grpc_service: {{ uri: \"http://{}\", timeout: 60s }}
         message_timeout: 20000
         processing_mode: {{ request_body_mode: BUFFERED, response_header_mode: SKIP }}
         metadata_options: {{ receiving_namespaces: {{ untyped: [crs] }} }}

@@ -36,7 +36,7 @@ impl Service {
 
 /// A gateway whose route `/guarded/*` asks this gRPC service; `/free` asks none.
 fn gateway(origin: &Origin, service: &str, more: &str) -> Gateway {
-    let plugin = format!("grpc_service: {{ uri: \"http://{service}\", timeout: 10s }}, {more}");
+    let plugin = format!("grpc_service: {{ uri: \"http://{service}\", timeout: 60s }}, {more}");
     with_plugins(origin, &format!("ext-authz: {{ {plugin} }}"))
 }
 
@@ -81,7 +81,7 @@ fn ext_authz_tells_a_grpc_service_of_the_request_and_lets_it_pass() {
 
 fn tell_of_a_request(mut service: Service) {
     let origin = origin();
-    let options = "grpc_service: { uri: \"http://SERVICE\", timeout: 10s, authority: authz.example, initial_metadata: { x-node: a$route_id } }, \
+    let options = "grpc_service: { uri: \"http://SERVICE\", timeout: 60s, authority: authz.example, initial_metadata: { x-node: a$route_id } }, \
          context_extensions: { route: $route_id, fixed: text }, disallowed_headers: [X-Secret]"
         .replace("SERVICE", &service.address);
     let gateway =
@@ -157,7 +157,7 @@ fn ext_authz_changes_requests_responses_and_variables_as_the_service_says() {
 fn change_all(mut service: Service) {
     let origin = origin();
     let options = format!(
-        "grpc_service: {{ uri: \"http://{}\", timeout: 10s }}, remove_client_headers: [X-Only]",
+        "grpc_service: {{ uri: \"http://{}\", timeout: 60s }}, remove_client_headers: [X-Only]",
         service.address
     );
     let plugins = format!(
@@ -276,7 +276,7 @@ fn ask_over_tls(mut service: Service, roots: &Path) {
     let (_, port) = service.address.split_once(':').expect("a port");
     let asking = |host: &str, verify: bool| {
         Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).env("SSL_CERT_FILE", &roots.to_string_lossy()).start(&format!(
-            "routes: [{{ uri: /*, plugins: {{ ext-authz: {{ grpc_service: {{ uri: \"https://{host}:{port}\", timeout: 10s, \
+            "routes: [{{ uri: /*, plugins: {{ ext-authz: {{ grpc_service: {{ uri: \"https://{host}:{port}\", timeout: 60s, \
              ssl_verify: {verify} }} }} }}, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}]\n",
             origin.addr()
         ))
@@ -429,7 +429,7 @@ fn guard_streams(mut service: Service) {
     let Some(_) = python() else { return };
     // The service is the upstream as well, and its client is in Python.
     let calls = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
-        "routes: [{{ uri: /*, plugins: {{ ext-authz: {{ grpc_service: {{ uri: \"http://{0}\", timeout: 10s }} }} }}, \
+        "routes: [{{ uri: /*, plugins: {{ ext-authz: {{ grpc_service: {{ uri: \"http://{0}\", timeout: 60s }} }} }}, \
          upstream: {{ scheme: grpc, nodes: {{ \"{0}\": 1 }} }} }}]\n",
         service.address
     ));
@@ -463,7 +463,7 @@ fn decide_once(mut service: Service) {
         },
     }));
     let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
-        "routes: [{{ uri: /*, plugins: {{ ext-authz: {{ grpc_service: {{ uri: \"http://{}\", timeout: 10s }} }} }}, upstream: {{ \
+        "routes: [{{ uri: /*, plugins: {{ ext-authz: {{ grpc_service: {{ uri: \"http://{}\", timeout: 60s }} }} }}, upstream: {{ \
          type: chash, key: uri, retries: 1, nodes: [{{ host: 127.0.0.1, port: {}, weight: 1, priority: 1 }}, {{ host: 127.0.0.1, port: {}, weight: 1 }}] }} }}]\n",
         service.address,
         broken.addr().port(),
@@ -489,7 +489,7 @@ fn keep_caches_apart(mut service: Service) {
     let gateway = with_plugins(
         &origin,
         &format!(
-            "proxy-cache: {{}}, ext-authz: {{ grpc_service: {{ uri: \"http://{}\", timeout: 10s }} }}",
+            "proxy-cache: {{}}, ext-authz: {{ grpc_service: {{ uri: \"http://{}\", timeout: 60s }} }}",
             service.address
         ),
     );
@@ -532,7 +532,7 @@ fn ext_authz_asks_an_http_service_with_the_method_and_the_path_of_the_request() 
     });
     let origin = origin();
     let options = format!(
-        "http_service: {{ server_uri: \"http://{}\", path_prefix: /check, timeout: 10s, allowed_upstream_headers: [X-User, X-App-*], \
+        "http_service: {{ server_uri: \"http://{}\", path_prefix: /check, timeout: 60s, allowed_upstream_headers: [X-User, X-App-*], \
          allowed_client_headers: [X-Reason], allowed_client_headers_on_success: [Set-Cookie], \
          dynamic_metadata_from_headers: [X-Org], headers_to_add: {{ X-Addr: $remote_addr }} }}, \
          allowed_headers: [X-Tenant], with_request_body: {{ max_request_bytes: 10 }}",

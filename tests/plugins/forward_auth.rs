@@ -2,18 +2,20 @@
 
 use std::io::Read;
 use std::net::TcpListener;
+use std::sync::mpsc::channel;
 use std::thread;
 
 use weir_testkit::{Answer, Authority, DEADLINE, Gateway, Origin, TlsServer, eventually};
 
-/// A gateway whose route `/guarded/*` asks this service; `/free` asks nobody.
+/// A gateway whose route `/guarded/*` asks this service, which a busy machine may make slow; `/free` asks nobody.
 fn gateway(origin: &Origin, uri: &str, more: &str) -> Gateway {
+    let timeout = if more.contains("timeout:") { "" } else { "timeout: 20000, " };
     let authority = Authority::of_tests();
     let directory = weir_testkit::TempDir::new();
     let roots = directory.write("roots.pem", &authority.certificate);
     Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).env("SSL_CERT_FILE", &roots.to_string_lossy()).start(&format!(
         "routes:
-  - {{ id: guarded, uri: /guarded/*, plugins: {{ forward-auth: {{ uri: \"{uri}\", {more} }} }}, upstream: {{ nodes: {{ \"{addr}\": 1 }}, type: roundrobin }} }}
+  - {{ id: guarded, uri: /guarded/*, plugins: {{ forward-auth: {{ uri: \"{uri}\", {timeout}{more} }} }}, upstream: {{ nodes: {{ \"{addr}\": 1 }}, type: roundrobin }} }}
   - {{ id: free, uri: /free, upstream: {{ nodes: {{ \"{addr}\": 1 }}, type: roundrobin }} }}
 ",
         addr = origin.addr()
@@ -149,8 +151,10 @@ fn a_service_that_does_not_answer_holds_only_its_own_route() {
     // Takes connections and says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let uri = format!("http://{}/", silent.local_addr().expect("it is bound"));
+    let (last, last_is_there) = channel();
     let hold = thread::spawn(move || {
         let held: Vec<_> = silent.incoming().take(17).collect();
+        last.send(()).expect("the test waits");
         held.into_iter().flatten().for_each(|mut stream| drop(stream.read_to_end(&mut Vec::new())));
     });
     let origin = origin();
@@ -166,6 +170,7 @@ fn a_service_that_does_not_answer_holds_only_its_own_route() {
     // A client that goes away waits for nobody.
     let mut gone = gateway.client();
     gone.send("GET /guarded/a HTTP/1.1\r\nHost: t\r\n\r\n");
+    last_is_there.recv_timeout(DEADLINE).expect("the service is asked");
     gone.reset();
     hold.join().expect("each connection was ended by the gateway");
 }

@@ -10,7 +10,12 @@ fn gateway(uri: &str, plugins: &str) -> Gateway {
     gateway_with(uri, plugins, "")
 }
 
+/// A busy machine must not pass for a slow function.
 fn gateway_with(uri: &str, plugins: &str, more: &str) -> Gateway {
+    let plugins = match plugins.contains("timeout:") {
+        true => plugins.to_owned(),
+        false => plugins.replace("function_uri:", "timeout: 20000, function_uri:"),
+    };
     Gateway::with_binary(env!("CARGO_BIN_EXE_weir"))
         .start(&format!("routes:\n  - {{ id: function, uri: \"{uri}\", plugins: {{ {plugins} }} }}\n{more}"))
 }

@@ -87,7 +87,7 @@ fn gateways_with_one_server_add_up_costs_together() {
     let Some(redis) = Redis::start(&[]) else { return };
     for window in ["fixed", "sliding"] {
         let limit = format!(
-            "{{ graphql-limit-count: {{ count: 10, time_window: 600, window_type: {window}, policy: redis, redis_host: 127.0.0.1, redis_port: {} }} }}",
+            "{{ graphql-limit-count: {{ count: 10, time_window: 600, window_type: {window}, policy: redis, redis_host: 127.0.0.1, redis_port: {}, redis_timeout: 20000 }} }}",
             redis.port
         );
         let [one, other] = [Rig::with(&limit), Rig::with(&limit)];
@@ -107,7 +107,7 @@ fn query_that_one_rule_refuses_costs_nothing_by_the_others_on_a_server() {
     let Some(redis) = Redis::start(&[]) else { return };
     for window in ["window_type: fixed", "window_type: sliding", "sync_interval: 5"] {
         let limit = format!(
-            "{{ graphql-limit-count: {{ {window}, policy: redis, redis_host: 127.0.0.1, redis_port: {}, rules: [\
+            "{{ graphql-limit-count: {{ {window}, policy: redis, redis_host: 127.0.0.1, redis_port: {}, redis_timeout: 20000, rules: [\
              {{ count: 9, time_window: 600, key: a }}, {{ count: 4, time_window: 300, key: b }}] }} }}",
             redis.port
         );

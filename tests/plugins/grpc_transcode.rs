@@ -285,7 +285,8 @@ fn failed_grpc_calls_have_the_status_for_theirs() {
 }
 
 fn map_statuses(service: Service) {
-    let gateway = service.gateway("show_status_in_body: true, status_detail_type: kinds.Detail, deadline: 300");
+    let shows = "show_status_in_body: true, status_detail_type: kinds.Detail";
+    let gateway = service.gateway(shows);
     for mut client in [gateway.client(), gateway.client().by_http2()] {
         let plain = client.get("/say?text=refuse").expect("an answer");
         assert_eq!((plain.status, &*plain.body, plain.headers.get("content-type")), (404, &b""[..], None));
@@ -301,6 +302,9 @@ fn map_statuses(service: Service) {
                 ]}})
             )
         );
+    }
+    let hasty = service.gateway(&format!("{shows}, deadline: 300"));
+    for mut client in [hasty.client(), hasty.client().by_http2()] {
         let late = client.get("/other/say?text=wait").expect("an answer");
         assert_eq!((late.status, late.headers.get("grpc-status")), (504, Some("4")), "{}", late.text());
         assert_eq!(json_of(&late)["error"]["code"], 4);

@@ -208,22 +208,22 @@ fn a_token_at_its_end_is_renewed_with_its_refresh_token() {
 #[test]
 fn without_a_decision_requests_are_refused() {
     let origin = origin();
-    let gateway_at = |url: &str| {
+    let gateway_at = |url: &str, timeout_ms: u32| {
         Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
             "routes: [{{ id: orders, uri: /*, plugins: {{ authz-keycloak: {{ token_endpoint: \"{url}\", {CLIENT}, permissions: [orders], \
-             timeout: 300 }} }}, upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }} }}]\n",
+             timeout: {timeout_ms} }} }}, upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }} }}]\n",
             origin.addr()
         ))
     };
     let status = |gateway: &Gateway| gateway.client().ask(request("GET", "/orders/1", "t")).expect("an answer").status;
-    let gone = gateway_at(&format!("http://127.0.0.1:{}", weir_testkit::free_port()));
+    let gone = gateway_at(&format!("http://127.0.0.1:{}", weir_testkit::free_port()), 20_000);
     assert_eq!(status(&gone), 503);
     gone.wait_stderr("it is said", |text| text.contains("authz-keycloak: http://127.0.0.1"));
     assert_eq!(gone.metrics().sum("weir_policy_errors_total", &["policy=\"authz-keycloak\""]), 1.0);
     // Accepts connections and does not answer.
     let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let silent = format!("http://{}", silent.local_addr().expect("it is bound"));
-    assert_eq!(status(&gateway_at(&silent)), 503);
+    assert_eq!(status(&gateway_at(&silent, 300)), 503);
     for (answer, why) in [
         (Answer::with(200, "", "{}"), "no decision"),
         (Answer::with(200, "", r#"{"result":false}"#), "no decision"),
@@ -233,7 +233,7 @@ fn without_a_decision_requests_are_refused() {
         (Answer::with(500, "", r#"{"result":true}"#), "answers with 500"),
     ] {
         let keycloak = Origin::serving(move |_| answer.clone());
-        let gateway = gateway_at(&format!("http://{}", keycloak.addr()));
+        let gateway = gateway_at(&format!("http://{}", keycloak.addr()), 20_000);
         assert_eq!(status(&gateway), 503, "{why}");
         gateway.wait_stderr("it is said", |text| text.contains(why));
     }

@@ -125,8 +125,10 @@ fn a_connection_limit_is_given_back_however_a_request_ends() {
     eventually("its place is free", DEADLINE, || gateway.get("/").status == 200);
     // A client that goes away gives its place back, too.
     let mut gone = gateway.client();
+    let before = origin.requests().len();
     gone.send("GET /slow HTTP/1.1\r\nHost: t\r\n\r\n");
-    eventually("it is under way", DEADLINE, || gateway.get("/").status == 503);
+    origin.wait_requests(before + 1);
+    assert_eq!(gateway.get("/").status, 503);
     gone.reset();
     eventually("its place is free", DEADLINE, || gateway.get("/").status == 200);
     gate.open();

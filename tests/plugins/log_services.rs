@@ -1,10 +1,10 @@
 //! Loggers of services that have protocols of their own, against receivers that speak them.
 
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::rsa::KeyPair;
 use aws_lc_rs::signature::{KeyPair as _, RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey};
@@ -14,7 +14,7 @@ use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
 use weir_testkit::{
     Answer, Authority, DEADLINE, Gateway, KeyKind, Origin, Reading, Request, Signal, TempDir, TlsServer, eventually,
-    eventually_some,
+    eventually_some, free_port,
 };
 
 /// An upstream whose status is in the path.
@@ -57,11 +57,14 @@ fn records(gateway: &Gateway, outcome: &str) -> f64 {
     gateway.metrics().sum("weir_log_records_total", &[&format!("outcome=\"{outcome}\"")])
 }
 
+/// Longer than the longest pause between two tries, which grows while a test stands still.
+const RETRIED: Duration = Duration::from_secs(60);
+
 /// A receiver that is not there takes records when it is, and fails and refuses them by its answers. `plugin` has the address of the
 /// receiver.
 fn fares_by_the_answers(settings: &str, plugin: impl Fn(SocketAddr) -> String) {
     let (upstream, data) = (upstream(), TempDir::new());
-    let address = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let settings =
         format!("data_dir: {}\n{}", data.join("data").display(), settings.replace("ADDRESS", &address.to_string()));
     let gateway = gateway(&upstream, &settings, &plugin(address));
@@ -86,10 +89,10 @@ fn fares_by_the_answers(settings: &str, plugin: impl Fn(SocketAddr) -> String) {
             }
         }
     });
-    eventually("it fails", DEADLINE, || account(&gateway)["last_error"] == "the answer is 503");
+    eventually("it fails", RETRIED, || account(&gateway)["last_error"] == "the answer is 503");
     assert_eq!((records(&gateway, "delivered"), records(&gateway, "dropped")), (0.0, 0.0));
     status.store(200, Ordering::Relaxed);
-    eventually("all are delivered", DEADLINE, || records(&gateway, "delivered") == 3.0);
+    eventually("all are delivered", RETRIED, || records(&gateway, "delivered") == 3.0);
     status.store(400, Ordering::Relaxed);
     assert_eq!(gateway.get("/a").status, 200);
     eventually("it is refused", DEADLINE, || records(&gateway, "rejected") == 1.0);
@@ -100,7 +103,7 @@ fn fares_by_the_answers(settings: &str, plugin: impl Fn(SocketAddr) -> String) {
 #[test]
 fn skywalking_gets_records_with_the_segment_of_their_request() {
     let (upstream, receiver) = (upstream(), Origin::serving(|_| Answer::ok("")));
-    let options = "service_name: shop, service_instance_name: $hostname, include_req_body: true, batch_max_size: 2";
+    let options = "service_name: shop, service_instance_name: $hostname, include_req_body: true, batch_max_size: 2, inactive_timeout: 60";
     let plugin = format!("skywalking-logger: {{ endpoint_addr: \"http://{}\", {options} }}", receiver.addr());
     let gateway = gateway(&upstream, "", &plugin);
     let mut client = gateway.client();
@@ -169,7 +172,8 @@ fn loggly_gets_lines_at_its_bulk_endpoint() {
     let (upstream, receiver) = (upstream(), Origin::serving(|_| Answer::ok("{\"response\": \"ok\"}")));
     let settings =
         format!("plugin_metadata: [{{ id: loggly, host: \"{}\", protocol: http, timeout: 2s }}]", receiver.addr());
-    let options = "customer_token: the-token, tags: [a, b], log_format: { path: $uri }, batch_max_size: 2";
+    let options =
+        "customer_token: the-token, tags: [a, b], log_format: { path: $uri }, batch_max_size: 2, inactive_timeout: 60";
     let gateway = gateway(&upstream, &settings, &format!("loggly: {{ {options} }}"));
     for path in ["/a", "/b"] {
         assert_eq!(gateway.get(path).status, 200);
@@ -238,7 +242,8 @@ fn lago_gets_events_once() {
         }
     });
     let options = "token: the-key, event_transaction_id: \"id-${arg_id}\", event_subscription_id: \"cus_$http_x_customer\", \
-                   event_code: calls, event_properties: { status: \"$status\", secret: \"$http_authorization\" }, batch_max_size: 2";
+                   event_code: calls, event_properties: { status: \"$status\", secret: \"$http_authorization\" }, \
+                   batch_max_size: 2, inactive_timeout: 60";
     let plugin = format!("lago: {{ endpoint_addrs: [\"http://{}\"], {options} }}", receiver.addr());
     let data = TempDir::new();
     let gateway = gateway(&upstream, &format!("data_dir: {}", data.path().display()), &plugin);
@@ -300,7 +305,7 @@ fn sls_gets_messages_over_tls_with_its_access_key() {
         let port = receiver.addr().port();
         format!("sls-logger: {{ host: 127.0.0.1, port: {port}, {options}{more} }}")
     };
-    let unverified = gateway(&upstream, "", &plugin(", ssl_verify: false"));
+    let unverified = gateway(&upstream, "", &plugin(", ssl_verify: false, inactive_timeout: 60"));
     for path in ["/a", "/b"] {
         assert_eq!(unverified.get(path).status, 200);
     }
@@ -389,7 +394,7 @@ fn assert_signed(request: &Request, key: &str) {
 #[test]
 fn tencent_cloud_gets_signed_logs_with_fields() {
     let (upstream, receiver) = (upstream(), Origin::serving(|_| Answer::ok("")));
-    let options = "scheme: http, cls_topic: \"a topic\", secret_id: the-id, secret_key: the-key, batch_max_size: 2, \
+    let options = "scheme: http, cls_topic: \"a topic\", secret_id: the-id, secret_key: the-key, batch_max_size: 2, inactive_timeout: 60, \
                    log_format: { path: $uri, inner: { status: $status } }, global_tag: { env: test, number: 7 }";
     let plugin = format!("tencent-cloud-cls: {{ cls_host: \"{}\", {options} }}", receiver.addr());
     let gateway = gateway(&upstream, "", &plugin);

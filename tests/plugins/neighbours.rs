@@ -95,11 +95,15 @@ fn carry(mut from: TcpStream, mut to: TcpStream, state: &Mutex<State>) {
     let _ = to.shutdown(Shutdown::Write);
 }
 
-/// A policy that waits for a service, two seconds at most: a busy machine must not pass for a slow service. And what it
-/// answers while that is well and while it says nothing.
+/// How many seconds a policy waits for a service that says nothing, and for any other: a busy machine must not pass for a slow service.
+const HASTY_S: u64 = 1;
+const PATIENT_S: u64 = 20;
+
+/// A policy that waits for a service, and what it answers while that is well and while it says nothing.
 struct Case {
     name: &'static str,
     line: Line,
+    /// `TIMEOUT_S` and `TIMEOUT_MS` stand for how long it waits.
     plugins: String,
     /// Of a request, by its number.
     fields: fn(usize) -> String,
@@ -112,7 +116,8 @@ const PACE: Duration = Duration::from_millis(5);
 const WAITING: usize = 8;
 
 impl Case {
-    fn gateway(&self, origin: &Origin) -> Gateway {
+    fn gateway(&self, origin: &Origin, timeout_s: u64) -> Gateway {
+        let plugins = self.plugins.replace("TIMEOUT_MS", &(timeout_s * 1_000).to_string());
         Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
             "routes:
   - {{ id: waits, uri: /waits, plugins: {}, upstream: {{ nodes: {{ \"{addr}\": 1 }}, type: roundrobin }} }}
@@ -120,7 +125,7 @@ impl Case {
 consumers:
   - {{ username: jack, plugins: {{ ldap-auth: {{ user_dn: \"cn=jack,ou=users,dc=example,dc=org\" }} }} }}
 ",
-            self.plugins,
+            plugins.replace("TIMEOUT_S", &timeout_s.to_string()),
             addr = origin.addr()
         ))
     }
@@ -160,16 +165,24 @@ consumers:
     /// Goes through all states, more than once, so that a slow phase of the machine meets them all.
     fn run(&self) {
         let origin = Origin::serving(|_| Answer::ok("ok"));
-        let gateway = self.gateway(&origin);
+        let [patient, hasty] = [PATIENT_S, HASTY_S].map(|timeout_s| self.gateway(&origin, timeout_s));
         let mut took = ALL.map(|_| Vec::new());
         for _ in 0..scaled(1, 5) {
             for (health, took) in ALL.into_iter().zip(&mut took) {
-                self.line.set(health);
+                let gateway = if health == Health::Frozen { &hasty } else { &patient };
+                let answers = |status: u16, health: Health| {
+                    self.line.set(health);
+                    eventually(&format!("{} answers {status} while it is {health:?}", self.name), DEADLINE, || {
+                        self.ask(gateway, 0) == status
+                    });
+                };
+                if health == Health::Frozen {
+                    // It stands still with connections that were in use.
+                    answers(self.well, Health::Well);
+                }
                 let status = if matches!(health, Health::Well | Health::Slow) { self.well } else { self.fails };
-                eventually(&format!("{} answers {status} while it is {health:?}", self.name), DEADLINE, || {
-                    self.ask(&gateway, 0) == status
-                });
-                took.extend(self.others(&gateway, status, scaled(200, 10_000)));
+                answers(status, health);
+                took.extend(self.others(gateway, status, scaled(200, 10_000)));
             }
         }
         let mut line = format!("{:13}", self.name);
@@ -192,7 +205,7 @@ fn f26_other_routes_do_not_wait_for_a_redis() {
     let line = Line::to(local(redis.port));
     let plugins = format!(
         "{{ limit-count: {{ count: 100000000, time_window: 86400, policy: redis, redis_host: 127.0.0.1, redis_port: {}, \
-         redis_timeout: 2000 }} }}",
+         redis_timeout: TIMEOUT_MS }} }}",
         line.addr.port()
     );
     Case { name: "Redis", line, plugins, fields: |_| String::new(), well: 200, fails: 500 }.run();
@@ -203,7 +216,7 @@ fn f26_other_routes_do_not_wait_for_a_directory() {
     let Some(slapd) = Slapd::start(None) else { return };
     let line = Line::to(local(slapd.port));
     let plugins = format!(
-        "{{ ldap-auth: {{ base_dn: \"ou=users,dc=example,dc=org\", ldap_uri: \"{}\", cache_ttl: 0, timeout: 2000 }} }}",
+        "{{ ldap-auth: {{ base_dn: \"ou=users,dc=example,dc=org\", ldap_uri: \"{}\", cache_ttl: 0, timeout: TIMEOUT_MS }} }}",
         line.addr
     );
     let fields = |_| format!("Authorization: Basic {}\r\n", STANDARD.encode("jack:jacks:word"));
@@ -215,7 +228,7 @@ fn f26_other_routes_do_not_wait_for_a_provider() {
     let Some(provider) = Provider::start() else { return };
     let line = Line::to(local(provider.port));
     let plugins = format!(
-        "{{ openid-connect: {{ client_id: opaque, client_secret: \"{SECRET}\", bearer_only: true, timeout: 2, \
+        "{{ openid-connect: {{ client_id: opaque, client_secret: \"{SECRET}\", bearer_only: true, timeout: TIMEOUT_S, \
          discovery: \"http://127.0.0.1:{}/.well-known/openid-configuration\", \
          introspection_endpoint: \"http://{}/token/introspection\" }} }}",
         provider.port, line.addr
@@ -229,7 +242,7 @@ fn f26_other_routes_do_not_wait_for_a_provider() {
 fn f26_other_routes_do_not_wait_for_an_auth_service() {
     let service = Origin::serving(|_| Answer::ok(""));
     let line = Line::to(service.addr());
-    let plugins = format!("{{ forward-auth: {{ uri: \"http://{}/\", timeout: 2000 }} }}", line.addr);
+    let plugins = format!("{{ forward-auth: {{ uri: \"http://{}/\", timeout: TIMEOUT_MS }} }}", line.addr);
     Case { name: "forward-auth", line, plugins, fields: |_| String::new(), well: 200, fails: 403 }.run();
 }
 
@@ -237,7 +250,7 @@ fn f26_other_routes_do_not_wait_for_an_auth_service() {
 fn f26_other_routes_do_not_wait_for_a_policy_of_opa() {
     let service = Origin::serving(|_| Answer::ok(r#"{"result":{"allow":true}}"#));
     let line = Line::to(service.addr());
-    let plugins = format!("{{ opa: {{ host: \"http://{}\", policy: a, timeout: 2000 }} }}", line.addr);
+    let plugins = format!("{{ opa: {{ host: \"http://{}\", policy: a, timeout: TIMEOUT_MS }} }}", line.addr);
     Case { name: "opa", line, plugins, fields: |_| String::new(), well: 200, fails: 403 }.run();
 }
 
@@ -246,7 +259,7 @@ fn f26_other_routes_do_not_wait_for_a_decision_of_keycloak() {
     let service = Origin::serving(|_| Answer::ok(r#"{"result":true}"#));
     let line = Line::to(service.addr());
     let plugins = format!(
-        "{{ authz-keycloak: {{ token_endpoint: \"http://{}/\", client_id: a, permissions: [a], timeout: 2000 }} }}",
+        "{{ authz-keycloak: {{ token_endpoint: \"http://{}/\", client_id: a, permissions: [a], timeout: TIMEOUT_MS }} }}",
         line.addr
     );
     let fields = |_| "Authorization: Bearer t\r\n".to_owned();

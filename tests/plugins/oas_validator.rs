@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use serde_json::Value;
 use weir_testkit::{Answer, Client, DEADLINE, Gate, Gateway, Origin, TempDir, eventually, skipped};
@@ -361,7 +362,7 @@ fn oas_validator_reads_its_definition_from_a_url_and_renews_it() {
     eventually("requests are judged by the new definition", DEADLINE, || answers("/b") && !answers("/a"));
     assert_eq!(errors(), 0.0);
     serve(&served, 200, "openapi: \"4.0.0\\nforged\"");
-    eventually("the failure is counted", DEADLINE, || answers("/b") && errors() == 1.0);
+    eventually("the failure is counted", DEADLINE, || answers("/b") && errors() >= 1.0);
     let log = gateway.wait_stderr("the failure is logged", |log| log.contains("cannot be read"));
     let line = log.lines().find(|line| line.contains("cannot be read")).expect("it is there");
     assert!(line.contains("it is of OpenAPI 4.0.0") && line.contains("the last one stays in use"), "{line}");
@@ -413,14 +414,17 @@ fn oas_validator_judges_a_response_by_the_definition_of_its_request() {
 fn oas_validator_answers_with_503_until_its_definition_could_be_read() {
     let origin = origin();
     let (server, served) = spec_server(200, &format!("openapi: 3.1.0\npaths: {{}}\n#{}", "x".repeat(4 << 20)));
+    let begun = Instant::now();
     let gateway = fetching(&origin, &server);
     for mut client in [gateway.client(), gateway.client().by_http2()] {
         assert_eq!(client.get("/a").expect("an answer").status, 503);
     }
-    assert_eq!(server.wait_requests(1).len(), 1, "the second request comes too early for another attempt");
+    // There is one every five seconds.
+    let most = 1 + begun.elapsed().as_secs() as usize / 5;
+    assert!(server.wait_requests(1).len() <= most, "the second request comes too early for another attempt");
     assert_eq!(origin.requests().len(), 0);
     let errors = || gateway.metrics().sum("weir_policy_errors_total", &["policy=\"oas-validator\""]);
-    eventually("both are counted", DEADLINE, || errors() == 2.0);
+    eventually("both are counted", DEADLINE, || errors() >= 2.0);
     let log = gateway.wait_stderr("the failure is logged", |log| log.contains("cannot be read"));
     assert!(log.contains("requests are answered with 503"), "{log}");
     serve(&served, 200, ONLY_A);

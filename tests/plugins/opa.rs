@@ -5,8 +5,9 @@ use std::net::TcpListener;
 use serde_json::{Value, json};
 use weir_testkit::{Answer, Client, Gateway, Origin};
 
-/// A gateway whose route `/guarded/*` queries this OPA, also for a consumer.
+/// A gateway whose route `/guarded/*` queries this OPA, also for a consumer. A busy machine must not pass for a slow OPA.
 fn gateway(origin: &Origin, opa: &str, more: &str) -> Gateway {
+    let timeout = if more.contains("timeout:") { "" } else { "timeout: 20000, " };
     Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
         "routes:
   - id: guarded
@@ -14,14 +15,14 @@ fn gateway(origin: &Origin, opa: &str, more: &str) -> Gateway {
     uri: /guarded/*
     service_id: shop
     plugins:
-      opa: {{ host: \"{opa}\", policy: example/orders, {more} }}
+      opa: {{ host: \"{opa}\", policy: example/orders, {timeout}{more} }}
   - id: known
     uri: /known/*
     service_id: shop
     plugins:
       key-auth: {{}}
       proxy-rewrite: {{ uri: /inner, method: PUT }}
-      opa: {{ host: \"{opa}\", policy: example/orders, {more} }}
+      opa: {{ host: \"{opa}\", policy: example/orders, {timeout}{more} }}
   - {{ id: free, uri: /free, service_id: shop }}
 services:
   - {{ id: shop, name: the shop, upstream: {{ nodes: {{ \"{}\": 1 }}, type: roundrobin }} }}

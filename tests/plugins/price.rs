@@ -17,7 +17,7 @@ routes:
     plugins:
       request-id: {{}}
       limit-count: {{ count: 40, time_window: 86400 }}
-      forward-auth: {{ uri: \"http://{}/\" }}
+      forward-auth: {{ uri: \"http://{}/\", timeout: 20000 }}
     upstream: {{ nodes: {{ \"{}\": 1 }}, type: roundrobin }}
 ",
         service.addr(),

@@ -2,7 +2,6 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
 use weir_testkit::{DEADLINE, Program, TempDir, eventually, eventually_some, free_port};
 
@@ -72,7 +71,7 @@ impl Redis {
         let file = directory.write(
             "sentinel.conf",
             format!(
-                "sentinel monitor counters 127.0.0.1 {} 1\nsentinel down-after-milliseconds counters 500\n\
+                "sentinel monitor counters 127.0.0.1 {} 1\nsentinel down-after-milliseconds counters 2000\n\
                  sentinel failover-timeout counters 5000\n",
                 master.port
             ),
@@ -106,7 +105,8 @@ impl Redis {
 
     fn try_ask(&self, command: &str) -> Option<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+        // Some commands cannot be sent again.
+        stream.set_read_timeout(Some(DEADLINE)).ok()?;
         stream.write_all(format!("{command}\r\n").as_bytes()).ok()?;
         answer(&mut BufReader::new(stream))
     }

@@ -355,16 +355,18 @@ fn clients_hear_of_a_silent_stream() {
 #[test]
 fn the_stream_stays_open_for_a_while_after_the_last_client() {
     let upstream = EventOrigin::start();
-    let gateway = gateway(&upstream.origin, 2, "{ keep_open: 1 }");
-    let mut client = follow(&gateway, "/", "");
+    let long = gateway(&upstream.origin, 2, "{ keep_open: 3600 }");
+    let mut client = follow(&long, "/", "");
     upstream.event(1);
     read_to(&mut client, "event 1\n\n");
     drop(client);
     upstream.event(2);
-    let mut back = follow(&gateway, "/", "Last-Event-ID: 1\r\n");
+    let mut back = follow(&long, "/", "Last-Event-ID: 1\r\n");
     assert_eq!(ids(&read_to(&mut back, "event 2\n\n")), [2]);
     assert_eq!(upstream.opened(), 1, "it was still there");
-    drop(back);
+    let short = gateway(&upstream.origin, 2, "{ keep_open: 1 }");
+    follow(&short, "/", "");
+    assert_eq!(upstream.opened(), 2);
     eventually("then it is closed", DEADLINE, || upstream.is_closed());
 }
 

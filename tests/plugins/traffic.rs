@@ -115,7 +115,11 @@ fn failed_and_dropped_copies_do_not_affect_clients() {
     let held = gateway(&origin, &format!("{{ proxy-mirror: {{ host: \"http://{address}\" }} }}"));
     let mut client = held.client();
     (0..200).for_each(|_| assert_eq!(client.get("/").expect("an answer").status, 200));
-    eventually("they are counted", DEADLINE, || mirrored(&held, "dropped") == 72.0);
+    // 128 may be under way; those that have waited for ten seconds have failed, and make room.
+    eventually("they are counted", DEADLINE, || {
+        let dropped = mirrored(&held, "dropped");
+        dropped > 0.0 && dropped + mirrored(&held, "failed") >= 72.0
+    });
     assert_eq!(mirrored(&held, "sent"), 0.0);
 }
 
@@ -130,8 +134,10 @@ fn u19_prometheus_sees_routes_that_ask_for_it() {
         let sum = |metric: &str, labels: &[&str]| gateway.metrics().sum(metric, labels);
         // An exchange is counted when it has ended, which its client need not wait for.
         let labels = [label, "code=\"200\"", "node=\"127.0.0.1\""];
-        eventually("they are counted", DEADLINE, || sum("apisix_http_status", &labels) == 3.0);
-        assert_eq!(sum("apisix_http_latency_count", &[label, "type=\"upstream\""]), 3.0);
+        eventually("they are counted", DEADLINE, || {
+            let latencies = sum("apisix_http_latency_count", &[label, "type=\"upstream\""]);
+            (sum("apisix_http_status", &labels), latencies) == (3.0, 3.0)
+        });
         assert!(sum("apisix_bandwidth", &[label, "type=\"egress\""]) > 0.0);
     }
     let page = plain.ask_status("/metrics").text();

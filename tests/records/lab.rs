@@ -21,7 +21,9 @@ rows:
     policies:
       elasticsearch-logger: { endpoint_addr: "{store}", field: { index: "{index}" }, inactive_timeout: 1, spool: {} }
     compare_with: without
+  # So few datagrams that the socket of a receiver that stands still has room for all of them.
   - name: syslog
+    rate: 100
     policies: { syslog: { host: 127.0.0.1, port: "{syslog_port}", sock_type: udp, batch_max_size: 1 } }
 "#;
 

@@ -12,7 +12,7 @@ fn gateway(collector: &GrpcCollector, origin: &Origin) -> Gateway {
         "worker_processes: 1
 plugin_metadata:
   - id: opentelemetry
-    collector: {{ address: \"127.0.0.1:{port}\", protocol: grpc, request_headers: {{ Authorization: t0ken }} }}
+    collector: {{ address: \"127.0.0.1:{port}\", protocol: grpc, request_timeout: 60, request_headers: {{ Authorization: t0ken }} }}
     batch_span_processor: {{ batch_timeout: 0.2, inactive_timeout: 0.1 }}
 routes:
   - uri: /traced
@@ -20,7 +20,8 @@ routes:
     upstream: {{ nodes: {{ \"{origin}\": 1 }} }}
   - uri: /logged
     plugins:
-      otlp-logger: {{ endpoint_addrs: [\"http://127.0.0.1:{port}\"], protocol: grpc, headers: {{ Authorization: t0ken }}, inactive_timeout: 1 }}
+      otlp-logger: {{ endpoint_addrs: [\"http://127.0.0.1:{port}\"], protocol: grpc, timeout: 60, headers: {{ Authorization: t0ken }},
+        inactive_timeout: 1 }}
     upstream: {{ nodes: {{ \"{origin}\": 1 }} }}
 "
     ))

@@ -230,7 +230,7 @@ fn the_last_values_are_exported_at_the_end_and_a_reload_changes_the_collector() 
     assert!(second.requests().is_empty(), "its interval is an hour");
     gateway.signal(Signal::TERM);
     assert!(gateway.wait_exit(DEADLINE).success());
-    let sent = second.requests();
+    let sent = second.wait_requests(1);
     assert_eq!(sent.len(), 1);
     let Some(metrics) = decoded("metrics", &sent) else { return };
     assert_eq!(named(&metrics, "weir_http_requests")["points"][0]["value"], 1);

@@ -53,13 +53,14 @@ impl Receiver {
     }
 }
 
+/// A logger that gives a receiver time for its answer: of a batch that it has taken late, all records would be sent twice.
 fn yaml(data: &TempDir, receiver: &Receiver, origin: &Origin, more: &str) -> String {
     format!(
         "data_dir: {}
 routes:
   - uri: /*
     plugins:
-      http-logger: {{ uri: \"http://{}/\", batch_max_size: 20, inactive_timeout: 1, spool: {{}}{more} }}
+      http-logger: {{ uri: \"http://{}/\", timeout: 60, batch_max_size: 20, inactive_timeout: 1, spool: {{}}{more} }}
     upstream: {{ nodes: {{ \"{}\": 1 }}, type: roundrobin }}
 ",
         data.path().display(),
@@ -134,7 +135,7 @@ fn ask_until_killed(data: &TempDir, mut gateway: Gateway, kill_after: u64) -> u6
                 }
             });
         }
-        eventually("so many are answered", DEADLINE, || answered.load(Relaxed) >= kill_after);
+        eventually("so many are answered", 6 * DEADLINE, || answered.load(Relaxed) >= kill_after);
         gateway.signal(Signal::KILL);
     });
     gateway.wait_exit(DEADLINE);
@@ -182,7 +183,10 @@ fn k02_a_store_that_is_down_for_a_while_misses_nothing_and_gets_nothing_twice() 
     receiver.is_up.store(false, Relaxed);
     let mut gateway = start(&text);
     ask(&gateway, 400);
-    eventually("they are on disk", DEADLINE, || number(&account(&gateway), "memory") == 0);
+    eventually("they are on disk", DEADLINE, || {
+        let account = account(&gateway);
+        number(&account, "accepted") == 400 && number(&account, "memory") == 0
+    });
     // A restart in between.
     gateway.signal(Signal::TERM);
     assert!(gateway.wait_exit(2 * DEADLINE).success());
@@ -310,6 +314,11 @@ routes:
             state.lock().expect("no test panics with it").asked >= 2
         });
         if turn % 3 == 1 {
+            // For what is in memory at the end, the process waits no longer than a busy disk may take.
+            eventually("they are on disk", 3 * DEADLINE, || {
+                let account = account(&gateway);
+                number(&account, "accepted") == sent && number(&account, "memory") == 0
+            });
             gateway.signal(Signal::TERM);
             assert!(gateway.wait_exit(3 * DEADLINE).success(), "{mood:?}");
             gateway = start(&text);
@@ -418,10 +427,16 @@ fn records_of_an_address_that_was_corrected_are_named_and_can_be_moved_or_droppe
     let leave_waiting = || {
         let mut gateway = start(&text(&wrong));
         assert_eq!(ask(&gateway, 50), 50);
+        // The directory is made a while after the start.
+        eventually("they are on disk", DEADLINE, || {
+            let shown = account_on_disk(&data);
+            let of_wrong = shown["sinks"].as_array().into_iter().flatten().find(|one| one["name"] == sink(&wrong));
+            let waits = |place: &str| of_wrong.and_then(|one| one["pending"][place]["records"].as_u64()).unwrap_or(0);
+            waits("spool") + waits("inflight") == 50
+        });
         let busy = records(&["--drop", &sink(&wrong)]);
         let by = format!("is in use by process {}; if the process is ending, wait until it has ended", gateway.pid());
         assert!(String::from_utf8_lossy(&busy.stderr).contains(&by), "{busy:?}");
-        // It writes what waits before it ends.
         gateway.signal(Signal::TERM);
         gateway.wait_exit(DEADLINE);
     };
@@ -624,8 +639,8 @@ routes:
         small += ask(&gateway, 100);
         number(&account(&gateway), "memory_full") > 0
     });
-    let account = account(&gateway);
-    assert_eq!(account["accepted"], small + 120, "{account:?}");
+    // An answer comes before its record is accepted.
+    eventually("all are accepted", DEADLINE, || number(&account(&gateway), "accepted") == small + 120);
     // What may wait, what a ring may hold beside, and a batch of 5 MiB as JSON and as it is sent.
     let bound = before + (64 + 17 + 16 + 32) * MIB;
     assert!(peak <= bound, "{} MiB, from {} MiB", peak / MIB, before / MIB);
@@ -640,7 +655,7 @@ fn k05_bodies_are_left_out_of_records_while_there_is_no_memory_for_them() {
         "records_max_memory: 8MiB
 routes:
   - uri: /*
-    plugins: {{ http-logger: {{ uri: \"http://{}/\", inactive_timeout: 1, retry_delay: 1, max_retry_count: 60,
+    plugins: {{ http-logger: {{ uri: \"http://{}/\", inactive_timeout: 1, retry_delay: 1, max_retry_count: 600,
         batch_max_size: 2, include_req_body: true }} }}
     upstream: {{ nodes: {{ \"{}\": 1 }}, type: roundrobin }}
 ",

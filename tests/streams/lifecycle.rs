@@ -54,7 +54,7 @@ fn a_removed_listener_lets_its_streams_end_in_time() {
     let port = free_port();
     let addr = SocketAddr::from(([127, 0, 0, 1], port));
     let routes =
-        format!("stream_routes: [{{ id: s, {} }}]\nworker_shutdown_timeout: 1s\n", upstream(&[endpoint.node()]));
+        format!("stream_routes: [{{ id: s, {} }}]\nworker_shutdown_timeout: 4s\n", upstream(&[endpoint.node()]));
     let file = |listen: &str| format!("listen: [\"127.0.0.1:0\"{listen}]\n{routes}");
     let gateway = weir().start(&file(&format!(", {{ address: \"{addr}\", protocol: tcp }}")));
     let mut client = connect(addr);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use weir_testkit::DEADLINE;
+use weir_testkit::{DEADLINE, eventually_some};
 
 /// A TCP server: each connection is served by a thread.
 pub(crate) struct Endpoint {
@@ -17,6 +17,8 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     pub(crate) fn new(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Endpoint {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+        // The standard library's queue of 128 is too short for tests that open more at once.
+        rustix::net::listen(&listener, 4096).expect("it listens already");
         let addr = listener.local_addr().expect("it is bound");
         let (serve, accepted) = (Arc::new(serve), Arc::new(AtomicUsize::new(0)));
         let count = Arc::clone(&accepted);
@@ -81,6 +83,18 @@ pub(crate) fn expect(stream: &mut impl Read, expected: &str) {
     let mut got = vec![0; expected.len()];
     stream.read_exact(&mut got).unwrap_or_else(|error| panic!("waiting for {expected:?}: {error}"));
     assert_eq!(String::from_utf8_lossy(&got), expected);
+}
+
+/// A connection that has been greeted. On a busy machine a stream with a short idle time may end before that.
+#[track_caller]
+pub(crate) fn greeted(addr: SocketAddr, greeting: &str) -> TcpStream {
+    eventually_some("a greeting", DEADLINE, || {
+        let (mut stream, mut got) = (connect(addr), vec![0; greeting.len()]);
+        stream.read_exact(&mut got).is_ok().then(|| {
+            assert_eq!(String::from_utf8_lossy(&got), greeting);
+            stream
+        })
+    })
 }
 
 /// Sends a line, and waits until it has come back.

@@ -100,9 +100,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_that_is_refused_is_an_error() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let address = listener.local_addr().unwrap();
-        drop(listener);
+        // It is bound, so that it is no other's, and does not listen.
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let address = socket.local_addr().unwrap();
         assert_eq!(open(address).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 

@@ -235,7 +235,35 @@ impl Client {
         self.response_to(&method)
     }
 
+    /// Sends a GET whose answer has no length, and reads it; `arrived` is called for each part of its content that has come.
+    pub fn get_noting(&mut self, target: &str, mut arrived: impl FnMut()) -> Result<Response, ReadError> {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: t\r\n\r\n");
+        if self.by_http2
+            && let Some(request) = http2::request(request.as_bytes())
+        {
+            return self.http2()?.ask_noting(request, arrived);
+        }
+        let closed = |error: std::io::Error| ReadError::Reset { partial: format!("cannot send: {error}") };
+        self.try_send(&request).map_err(closed)?;
+        let mut response = self.response_head("GET")?;
+        loop {
+            let chunk = self.chunk()?;
+            if chunk.is_empty() {
+                break;
+            }
+            arrived();
+            response.body.extend(chunk);
+        }
+        response.trailers = self.trailers()?;
+        Ok(response)
+    }
+
     fn ask_http2(&mut self, request: Request<Bytes>) -> Result<Response, ReadError> {
+        self.http2()?.ask(request)
+    }
+
+    /// The additional connection, which is made when it is needed.
+    fn http2(&mut self) -> Result<&mut Http2Connection, ReadError> {
         let http2 = match &mut self.http2 {
             Some(http2) => http2,
             none => {
@@ -243,7 +271,7 @@ impl Client {
                 none.insert(address.map_err(|error| ReadError::Reset { partial: format!("cannot connect: {error}") })?)
             }
         };
-        http2.ask(request)
+        Ok(http2)
     }
 
     /// Sends a GET for `target` with `Host: t` and reads its response, on this connection.

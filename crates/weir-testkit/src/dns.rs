@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use crate::wait::DEADLINE;
+
 /// A server on a port of its own. Dropping it stops its answers.
 pub struct Dns {
     addr: SocketAddr,
@@ -136,7 +138,7 @@ fn length_of_question(message: &[u8]) -> usize {
 /// Answers one query on a TCP connection, where messages are preceded by their lengths (RFC 1035 §4.2.2).
 fn over_tcp(mut stream: TcpStream, zone: &Mutex<Zone>) -> std::io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    stream.set_read_timeout(Some(DEADLINE))?;
     let mut length = [0; 2];
     stream.read_exact(&mut length)?;
     let mut question = vec![0; usize::from(u16::from_be_bytes(length))];

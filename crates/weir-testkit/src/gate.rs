@@ -1,8 +1,12 @@
 //! Gates that hold a scripted peer until the test lets it continue.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::wait::DEADLINE;
+
+/// A peer waits at its gate for longer than the test waits for each of the facts on the way to opening it.
+const LONGEST_WAIT: Duration = DEADLINE.saturating_mul(5);
 
 /// A turnstile: every [`Gate::open_once`] lets one [`Gate::wait`] through, [`Gate::open`] lets all through from then on.
 /// Clones are the same gate.
@@ -36,7 +40,7 @@ impl Gate {
         self.inner.1.notify_all();
     }
 
-    /// Waits until the gate lets the caller through. Panics after [`DEADLINE`], so that a forgotten gate ends its thread.
+    /// Waits until the gate lets the caller through. Panics after [`LONGEST_WAIT`], so that a forgotten gate ends its thread.
     #[track_caller]
     pub fn wait(&self) {
         let mut state = self.state();
@@ -45,9 +49,9 @@ impl Gate {
         let (mut state, timeout) = self
             .inner
             .1
-            .wait_timeout_while(state, DEADLINE, |state| !state.open && state.permits == 0)
+            .wait_timeout_while(state, LONGEST_WAIT, |state| !state.open && state.permits == 0)
             .unwrap_or_else(PoisonError::into_inner);
-        assert!(!timeout.timed_out(), "this gate was not opened within {DEADLINE:?}");
+        assert!(!timeout.timed_out(), "this gate was not opened within {LONGEST_WAIT:?}");
         if !state.open {
             state.permits -= 1;
         }

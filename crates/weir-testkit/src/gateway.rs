@@ -198,7 +198,8 @@ impl Gateway {
         self.try_ask_status(target).unwrap_or_else(|error| panic!("GET {target}: {error}\n{}", self.stderr()))
     }
 
-    fn try_ask_status(&self, target: &str) -> Result<Response, crate::reading::ReadError> {
+    /// The same, where a process that ends may have taken the connection.
+    pub fn try_ask_status(&self, target: &str) -> Result<Response, crate::reading::ReadError> {
         let closed = |error: std::io::Error| crate::reading::ReadError::Reset { partial: error.to_string() };
         let mut client = Client::try_connect(self.status_addr()).map_err(closed)?;
         client.ask(format!("GET {target} HTTP/1.1\r\nHost: status\r\nConnection: close\r\n\r\n"))

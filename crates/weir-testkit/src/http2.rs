@@ -49,6 +49,15 @@ impl Http2Connection {
     }
 
     pub(crate) fn ask(&mut self, request: Request<Bytes>) -> Result<Response, ReadError> {
+        self.ask_noting(request, || ())
+    }
+
+    /// The same; `arrived` is called for each part of the content that has come.
+    pub(crate) fn ask_noting(
+        &mut self,
+        request: Request<Bytes>,
+        mut arrived: impl FnMut(),
+    ) -> Result<Response, ReadError> {
         let (head, body) = request.into_parts();
         let requests = self.requests.clone();
         let answer = async move {
@@ -63,6 +72,7 @@ impl Http2Connection {
             let mut body = Vec::new();
             while let Some(piece) = content.data().await {
                 let piece = piece?;
+                arrived();
                 content.flow_control().release_capacity(piece.len())?;
                 body.extend_from_slice(&piece);
             }

@@ -148,6 +148,10 @@ impl Origin {
                 }
                 let Ok(stream) = stream else { continue };
                 let Ok(prepared) = AcceptedConnection::new(stream, &own) else { continue };
+                // It may have been accepted before the end, and noted after it.
+                if own.stopped.load(Ordering::Acquire) {
+                    return own.end_connections();
+                }
                 let (script, own, tls) = (Arc::clone(&script), Arc::clone(&own), tls.clone());
                 own.open.fetch_add(1, Ordering::AcqRel);
                 thread::spawn(move || {
@@ -241,14 +245,19 @@ impl Origin {
 impl Drop for Origin {
     fn drop(&mut self) {
         self.log.stopped.store(true, Ordering::Release);
-        for stream in lock(&self.log.connections).iter().filter_map(|(_, stream)| stream.as_ref()) {
+        // At once, and not when its thread has closed it: whoever connects from now on is refused.
+        if let Some(listener) = self.log.listener.get() {
+            let _ = SockRef::from(listener).shutdown(Shutdown::Both);
+        }
+        self.log.end_connections();
+    }
+}
+
+impl OriginLog {
+    fn end_connections(&self) {
+        for stream in lock(&self.connections).iter().filter_map(|(_, stream)| stream.as_ref()) {
             let _ = stream.shutdown(Shutdown::Both);
         }
-        if let Some(listener) = self.log.listener.get() {
-            let _ = SockRef::from(listener).detach_filter();
-        }
-        // Wakes the accepting thread, which then sees `stopped` and closes the listener.
-        let _ = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));
     }
 }
 

@@ -1,9 +1,11 @@
 //! Directories and ports for a test.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{fs, process};
+
+use socket2::{Domain, Socket, Type};
 
 /// The file system in memory that Linux distributions mount.
 const MEMORY: &str = "/dev/shm";
@@ -84,13 +86,22 @@ pub fn free_port() -> u16 {
     let first = FIRST_PORT + lane * count;
     // Other processes that run side by side begin at different ports.
     let start = process::id().wrapping_mul(997);
-    let bind = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok();
+    let bind = |port| bound_alone(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).ok();
     let below = (0..count).find_map(|_| {
         let number = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         bind((first + number % count) as u16)
     });
-    let listener = below.or_else(|| bind(0)).expect("loopback has free ports");
-    listener.local_addr().expect("a bound socket has an address").port()
+    let socket = below.or_else(|| bind(0)).expect("loopback has free ports");
+    let address = socket.local_addr().expect("a bound socket has an address");
+    address.as_socket().expect("it is one of IP").port()
+}
+
+/// A socket of TCP that does not listen: a process that is just being started has a copy of it for a moment, which takes no connections.
+fn bound_alone(address: SocketAddr) -> std::io::Result<Socket> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
 }
 
 /// `cargo xtask test` runs binaries side by side, and tells each by `WEIR_TEST_LANE=LANE/LANES` which part of the ports is its own.

@@ -1,7 +1,5 @@
 //! A small disk for the process under test, to test what happens when it is full.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -19,7 +17,10 @@ pub fn on_small_disk(binary: &str, mebibytes: u32, directory: &Path) -> Option<T
         return None;
     }
     let script = format!("#!/bin/sh\nexec unshare -rm sh -c '{mount} && exec {binary} \"$@\"' weir \"$@\"\n");
-    let path = place.write("weir", &script);
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("its own file");
+    // Another process writes it: a file that is open for writing cannot be started, and what is open here is for a moment also open in
+    // whatever other tests start meanwhile.
+    let write = "printf %s \"$0\" > \"$1\" && chmod 755 \"$1\"";
+    let status = Command::new("sh").args(["-c", write, &script]).arg(place.join("weir")).status();
+    assert!(status.is_ok_and(|status| status.success()), "its own directory");
     Some(place)
 }

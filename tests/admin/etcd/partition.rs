@@ -66,7 +66,7 @@ fn cut_and_join(cluster: &SplitCluster, name: &str) {
     // A member that has just been led anew may not know its leader yet.
     cluster.right(|node| {
         eventually("a change before the cut", CONVERGENCE, || {
-            matches!(Api::of(node).ask("PUT", "routes/r?wait=10s", "", &mocking(&before)).status, 200 | 201)
+            matches!(Api::of(node).ask("PUT", "routes/r?wait=60s", "", &mocking(&before)).status, 200 | 201)
         });
     });
     cluster.network.cut(true);
@@ -113,7 +113,7 @@ fn cut_and_join(cluster: &SplitCluster, name: &str) {
 fn a_partition_costs_no_request_and_no_acknowledged_change() {
     let Some(cluster) = SplitCluster::start() else { return };
     let steady = mocking("steady").replace("/r\"", "/steady\"");
-    cluster.right(|node| Api::of(node).put("routes/steady?wait=10s", &steady));
+    cluster.right(|node| Api::of(node).put("routes/steady?wait=60s", &steady));
     let traffic = [
         cluster.left(|node| Traffic::of(slice::from_ref(node), "/steady")),
         cluster.right(|node| Traffic::of(slice::from_ref(node), "/steady")),

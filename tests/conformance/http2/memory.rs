@@ -124,6 +124,8 @@ fn hundred(head: impl Fn(u32) -> Vec<u8>) -> Waiting {
         let requests = count("weir_http_requests_total", &[]) - 2;
         requests == 100 || requests + refused() == 100
     });
+    let busy = || count("weir_upstream_connections", &["state=\"busy\""]);
+    eventually("the origin has read their heads", DEADLINE, || rig.origin.requests().len() >= busy() + 2);
     settled(&sent);
     if refused() > 0 {
         // What has gone upstream already is not to be sent again.

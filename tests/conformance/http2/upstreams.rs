@@ -350,7 +350,7 @@ fn h13_an_endpoint_that_has_fallen_silent_is_left() {
     let answer = client.get("/a").expect("asked for again on a new connection, before the time-out of 60 s");
     assert_eq!(answer.text(), "here");
     assert_eq!(origin.connections(), 2);
-    assert!(gateway.stderr().contains("has not answered an HTTP/2 PING"));
+    gateway.wait_stderr("why it was left", |line| line.contains("has not answered an HTTP/2 PING"));
 }
 
 #[test]

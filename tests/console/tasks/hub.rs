@@ -57,7 +57,7 @@ pub(super) fn replay(bench: &Bench, manner: Manner) {
         }
     }
     bench.wait_text("1 event is delivered again");
-    bench.page.evaluate("document.querySelector('.notice .quiet').click()");
+    bench.page.evaluate("document.querySelector('.notice .quiet')?.click()");
 }
 
 /// After both manners, both events have come once more, and no dead letter is left.

@@ -219,6 +219,11 @@ impl ObjectStore {
         self.content().writes.iter().filter(|path| path.plural != "leases").count()
     }
 
+    /// All changes that are not forgotten, from the first to the last.
+    pub(crate) fn changes(&self) -> Vec<Change> {
+        self.content().history.clone()
+    }
+
     /// Forgets all versions before now: watches that go on from one of them get 410.
     pub(crate) fn forget_history(&self) {
         let mut content = self.content();

@@ -10,6 +10,8 @@ use weir_bench::backend::{
 };
 use weir_bench::engine::{Errors, LoadPlan, LoadResult, RequestBody, StopCondition, run};
 
+use crate::http1::PATIENT_MS;
+
 fn backend(behaviour: Behaviour, tls: bool) -> (BackendServer, String) {
     let tls_files = tls.then_some(TlsFiles::SelfSigned);
     let backend =
@@ -128,7 +130,8 @@ fn delays_and_failures_are_seen() {
         let (_backend, url) = backend(behaviour, false);
         load(&url, |plan| {
             plan.stop = StopCondition::after_count(4);
-            plan.timeouts.response_ms = 200;
+            // One that does not come is waited for until then.
+            plan.timeouts.response_ms = if how == InjectedFailureKind::Hang { 200 } else { PATIENT_MS };
         })
         .total
     };

@@ -394,7 +394,8 @@ fn steps_have_their_own_think_times() {
 
 #[test]
 fn first_byte_and_tls_are_measured_apart() {
-    let gap = std::time::Duration::from_millis(40);
+    // Longer than a busy machine delays the first byte of each of three answers.
+    let gap = std::time::Duration::from_millis(400);
     let peer = PeerDefinition::start(move |_, stream| {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nO");
         let _ = stream.flush();
@@ -408,7 +409,7 @@ fn first_byte_and_tls_are_measured_apart() {
     let first = result.total.first_byte.as_ref().expect("it was measured");
     assert_eq!(first.count(), 3);
     assert!(
-        first.min() + 35_000_000 < result.total.service_time.min(),
+        first.min() + 200_000_000 < result.total.service_time.min(),
         "{} {}",
         first.min(),
         result.total.service_time.min()

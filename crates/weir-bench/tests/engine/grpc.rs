@@ -236,7 +236,7 @@ fn messages_before_a_deadline_are_counted_and_checked() {
         Some(respond)
     });
     let mut plan = file.plan(&stopping, "Watch", "{}", &[]);
-    plan.requests[0].grpc.as_mut().expect("it is a call").deadline_ms = Some(500);
+    plan.requests[0].grpc.as_mut().expect("it is a call").deadline_ms = Some(3_000);
     plan.requests[0].check = vec![json("/2/name", "pen"), json("/3/name", "pen")];
     plan.stop = StopCondition::after_count(8);
     let result = load(&plan);

@@ -14,6 +14,9 @@ use weir_bench::engine::{
 };
 use weir_testkit::free_port;
 
+/// Longer than any answer takes on a busy machine.
+pub(crate) const PATIENT_MS: u64 = 60_000;
+
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK";
 
 fn load(plan: &LoadPlan) -> LoadResult {
@@ -199,23 +202,24 @@ fn a_connection_the_peer_closes_is_opened_again() {
 
 #[test]
 fn errors_are_counted_by_cause() {
-    let errors = |script: fn(&mut std::net::TcpStream) -> Then| {
+    let errors = |response_ms: u64, script: fn(&mut std::net::TcpStream) -> Then| {
         let peer = PeerDefinition::start(move |_, stream| script(stream));
         let mut plan = LoadPlan::closed(peer.url(), 1, StopCondition::after_count(3));
-        plan.timeouts.response_ms = 200;
+        plan.timeouts.response_ms = response_ms;
         load(&plan).total.errors
     };
-    let closed = errors(|stream| {
+    let closed = errors(PATIENT_MS, |stream| {
         answer(stream, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort");
         Then::Close
     });
     assert_eq!(closed, Errors { closed: 3, ..Errors::default() });
-    assert_eq!(errors(|_| Then::Reset), Errors { reset: 3, ..Errors::default() });
-    let protocol = errors(|stream| answer(stream, "220 mail.example ESMTP\r\n"));
+    assert_eq!(errors(PATIENT_MS, |_| Then::Reset), Errors { reset: 3, ..Errors::default() });
+    let protocol = errors(PATIENT_MS, |stream| answer(stream, "220 mail.example ESMTP\r\n"));
     assert_eq!(protocol, Errors { protocol: 3, ..Errors::default() });
-    let unasked = errors(|stream| answer(stream, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK, and more"));
+    let unasked =
+        errors(PATIENT_MS, |stream| answer(stream, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK, and more"));
     assert_eq!(unasked, Errors { protocol: 3, ..Errors::default() });
-    assert_eq!(errors(|_| Then::Next), Errors { timeout: 3, ..Errors::default() });
+    assert_eq!(errors(200, |_| Then::Next), Errors { timeout: 3, ..Errors::default() });
 }
 
 #[test]
@@ -263,9 +267,10 @@ fn a_stall_shows_in_latency_and_not_in_service_time() {
         answer(stream, OK)
     });
     let result = load(&LoadPlan::open(peer.url(), 200.0, 1, StopCondition::after_ms(1_500)));
-    let over = |histogram: &weir_bench::engine::LatencyHistogram| 1.0 - histogram.share_within(50_000_000);
-    assert!(over(&result.total.latency) > 0.15, "{}", over(&result.total.latency));
-    assert!(over(&result.total.service_time) < 0.1, "{}", over(&result.total.service_time));
+    // Half of those that became due meanwhile, and one. More than a busy machine adds to each.
+    let over = |histogram: &weir_bench::engine::LatencyHistogram| 1.0 - histogram.share_within(200_000_000);
+    assert!(over(&result.total.latency) > 0.1, "{}", over(&result.total.latency));
+    assert!(over(&result.total.service_time) < 0.05, "{}", over(&result.total.service_time));
     assert!(result.total.queued >= 60, "{}", result.total.queued);
 }
 
@@ -284,10 +289,10 @@ fn request_that_was_never_sent_counts_as_missed() {
 #[test]
 fn clients_think_and_start_one_after_another() {
     let peer = PeerDefinition::ok();
-    let mut plan = LoadPlan::closed(peer.url(), 4, StopCondition::after_ms(400));
-    plan.pacing = Pacing::Closed { think: Think::FixedMs(50.0), ramp_up_ms: 200 };
+    let mut plan = LoadPlan::closed(peer.url(), 4, StopCondition::after_ms(2_000));
+    plan.pacing = Pacing::Closed { think: Think::FixedMs(250.0), ramp_up_ms: 1_000 };
     let result = load(&plan);
-    // Clients start at 0, 50, 100 and 150 ms and send every 50 ms: at most 8 + 7 + 6 + 5.
+    // Clients start at 0, 250, 500 and 750 ms and send every 250 ms: at most 8 + 7 + 6 + 5.
     assert!((4..=26).contains(&result.total.completed), "{}", result.total.completed);
 }
 

@@ -3,8 +3,7 @@
 use std::io::Write as _;
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
-use std::thread::sleep;
-use std::time::Duration;
+use std::time::Instant;
 
 use crate::peer::{PeerDefinition, Then, answer};
 use weir_bench::backend::{BackendServer, Config, TlsFiles};
@@ -131,31 +130,37 @@ fn events_are_counted_and_timed() {
         let backend = backend(tls);
         let scheme = if tls { "https" } else { "http" };
         let url = format!("{scheme}://{}/sse?rate=100&bytes=82", backend.addresses()[0]);
-        let mut plan = plan(&url, Protocol::Sse, StopCondition::after_ms(600));
+        let mut plan = plan(&url, Protocol::Sse, StopCondition::after_ms(2_000));
         plan.warm_up_ms = 200;
+        let began = Instant::now();
         let result = load(&plan);
         assert_eq!(result.total.errors, Errors::default());
-        assert!((200..=320).contains(&result.total.completed), "{}", result.total.completed);
+        // Fewer, and later ones, if the machine is busy. A run that ends late has more.
+        let most = 5 * (began.elapsed().as_millis() as u64 / 10 + 2);
+        assert!((50..=most).contains(&result.total.completed), "{} of {most}", result.total.completed);
         assert_eq!(result.total.bytes_received, result.total.completed * 82);
-        assert!(result.total.latency.quantile(0.5) < 50_000_000);
+        assert!(result.total.latency.quantile(0.5) < 600_000_000);
         assert_eq!(result.connections.open_at_end, 5);
     }
 }
 
 #[test]
 fn lost_events_and_broken_streams_are_errors() {
-    let peer = PeerDefinition::start(|_, stream| {
-        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
-        answer(stream, &format!("{head}id: 1\ndata: a\n\nid: 2\ndata: b\n\nid: 5\ndata: c\n\n"));
-        sleep(Duration::from_millis(300));
-        Then::Close
-    });
-    let mut plan = plan(&peer.url(), Protocol::Sse, StopCondition::after_ms(200));
-    plan.connections = 1;
-    let result = load(&plan);
-    assert_eq!((result.total.completed, result.total.errors.mismatch, result.total.errors.closed), (3, 2, 0));
-    plan.stop = StopCondition::after_ms(350);
-    assert_eq!(load(&plan).total.errors.closed, 1);
+    // The first stream ends like this. One that is opened again stays open.
+    let errors = |first: Then| {
+        let peer = PeerDefinition::start(move |seen, stream| {
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
+            answer(stream, &format!("{head}id: 1\ndata: a\n\nid: 2\ndata: b\n\nid: 5\ndata: c\n\n"));
+            if seen.number == 0 { first } else { Then::Next }
+        });
+        // Longer than all of it takes on a busy machine.
+        let mut plan = plan(&peer.url(), Protocol::Sse, StopCondition::after_ms(1_500));
+        plan.connections = 1;
+        load(&plan).total
+    };
+    let total = errors(Then::Next);
+    assert_eq!((total.completed, total.errors.mismatch, total.errors.closed), (3, 2, 0));
+    assert_eq!(errors(Then::Close).errors.closed, 1);
 }
 
 /// A hub: who asks with GET hears what is posted. The connections of its listeners stay open.
@@ -193,11 +198,12 @@ fn events_are_published_once_for_all_listeners() {
         });
         let result = load(&plan);
         // An event every 50 ms for five clients, and one at either end of the second; the last may be in flight when the run ends.
+        // Fewer, and later ones, if the machine is busy.
         let total = result.total;
-        assert!((50..=105).contains(&(total.completed + lost)), "{}", total.completed);
+        assert!((30..=105).contains(&(total.completed + lost)), "{}", total.completed);
         assert_eq!((total.errors.mismatch, total.errors.sum()), (lost, lost));
-        assert!(total.latency.quantile(0.5) < 50_000_000);
-        assert!((10..=21).contains(&(hub.requests() - 5)), "one POST for each event: {}", hub.requests());
+        assert!(total.latency.quantile(0.5) < 1_000_000_000);
+        assert!((6..=21).contains(&(hub.requests() - 5)), "one POST for each event: {}", hub.requests());
     }
 }
 
@@ -212,9 +218,12 @@ fn events_are_published_by_the_clock() {
 #[test]
 fn response_that_is_no_event_stream_is_an_error() {
     let peer = PeerDefinition::ok();
-    let mut plan = plan(&peer.url(), Protocol::Sse, StopCondition::after_ms(50));
+    // Long enough for the first response on a busy machine. It is asked for again.
+    let mut plan = plan(&peer.url(), Protocol::Sse, StopCondition::after_ms(1_500));
     plan.connections = 1;
-    assert_eq!(load(&plan).total.errors, Errors { protocol: 1, ..Errors::default() });
+    let errors = load(&plan).total.errors;
+    assert!(errors.protocol >= 1);
+    assert_eq!(errors, Errors { protocol: errors.protocol, ..Errors::default() });
 }
 
 #[test]
@@ -241,10 +250,10 @@ fn http2_in_the_clear_and_over_tls() {
 fn http2_misses_what_it_cannot_send() {
     let backend = backend(false);
     let url = format!("http://{}/delay/100ms", backend.addresses()[0]);
-    let mut plan = plan(&url, Protocol::Http2 { streams: 2 }, StopCondition::after_ms(500));
+    let mut plan = plan(&url, Protocol::Http2 { streams: 2 }, StopCondition::after_ms(2_000));
     plan.pacing = open(1_000.0);
     let result = load(&plan);
-    assert_eq!(result.total.due, 500);
+    assert_eq!(result.total.due, 2_000);
     assert!(result.total.missed > 300 && result.total.queued > 300, "{}", result.total.missed);
 }
 
@@ -272,9 +281,9 @@ fn idle_connections_are_held() {
 fn clients_of_streams_start_one_after_another() {
     let backend = backend(false);
     let protocol = Protocol::WebSocket { message_bytes: 40, check: EchoCheck::Same };
-    let mut plan = plan(&format!("ws://{}/", backend.addresses()[0]), protocol, StopCondition::after_ms(300));
-    plan.pacing = Pacing::Closed { think: Think::FixedMs(50.0), ramp_up_ms: 250 };
+    let mut plan = plan(&format!("ws://{}/", backend.addresses()[0]), protocol, StopCondition::after_ms(1_500));
+    plan.pacing = Pacing::Closed { think: Think::FixedMs(250.0), ramp_up_ms: 1_250 };
     let result = load(&plan);
-    // Started at 0, 50, 100, 150 and 200 ms, a message every 50 ms: at most 6 + 5 + 4 + 3 + 2.
+    // Started at 0, 250, 500, 750 and 1,000 ms, a message every 250 ms: at most 6 + 5 + 4 + 3 + 2.
     assert!((5..=20).contains(&result.total.completed), "{}", result.total.completed);
 }

@@ -108,6 +108,8 @@ fn free_base(taken: &[SocketBlock], count: usize) -> usize {
 mod tests {
     use super::*;
 
+    use weir_testkit::{DEADLINE, eventually};
+
     fn block(base: usize, count: usize) -> SocketBlock {
         SocketBlock { tag: ProcessTag(base as u32), base, count }
     }
@@ -130,13 +132,13 @@ mod tests {
         group.sockets.iter().map(|socket| socket.try_clone().expect("a descriptor")).collect()
     }
 
-    /// Whether a datagram with an id that a client has chosen comes to this socket.
-    fn takes_new(group: &SocketGroup, number: usize) -> bool {
+    /// A datagram with an id that a client has chosen comes to this socket.
+    #[track_caller]
+    fn takes_new(group: &SocketGroup, number: usize, why: &str) {
         let addr = group.sockets[0].local_addr().expect("it is bound");
         let client = UdpSocket::bind("127.0.0.1:0").expect("a port");
         client.send_to(&[0xc0, 0, 0, 0, 1, 8, 0, 0, 0, 0, 0, 0, 0, 0], addr).expect("it is sent");
-        // Over loopback, a datagram is in its queue when it has been sent.
-        group.sockets[number].recv(&mut [0; 32]).is_ok()
+        eventually(why, DEADLINE, || group.sockets[number].recv(&mut [0; 32]).is_ok());
     }
 
     #[test]
@@ -147,12 +149,12 @@ mod tests {
             let blocks: Vec<SocketBlock> = first.blocks().copied().collect();
             let second = SocketGroup::join(copies(&first), blocks, 2, ProcessTag(2)).expect("there is room");
             assert_eq!((second.own.base, second.sockets.len()), (1, 3));
-            assert!((0..8).all(|_| takes_new(&first, 0)), "the first goes on");
+            (0..8).for_each(|_| takes_new(&first, 0, "the first goes on"));
             second.steer().expect("no privilege is needed");
-            assert!(takes_new(&second, 1), "the second has taken over");
+            takes_new(&second, 1, "the second has taken over");
             drop(second);
             first.steer().expect("no privilege is needed");
-            assert!((0..8).all(|_| takes_new(&first, 0)), "the second has failed");
+            (0..8).for_each(|_| takes_new(&first, 0, "the second has failed"));
         }
     }
 
@@ -164,7 +166,7 @@ mod tests {
             let blocks = group.blocks().copied().take(1).collect();
             group = SocketGroup::join(copies(&group), blocks, 2, ProcessTag(tag)).expect("there is room");
             group.steer().expect("no privilege is needed");
-            assert!(takes_new(&group, group.own.base));
+            takes_new(&group, group.own.base, "those of the last process");
         }
         assert_eq!(group.sockets.len(), 4);
     }

@@ -256,6 +256,8 @@ mod tests {
     use super::*;
     use std::process::Stdio;
 
+    use weir_testkit::{DEADLINE, eventually};
+
     #[test]
     fn a_started_process_holds_what_the_text_says() {
         let group = SocketGroup::bind("127.0.0.1:0".parse().expect("an address"), 2, ProcessTag(7)).expect("a port");
@@ -279,7 +281,8 @@ mod tests {
         let watches = handed.take_watches();
         assert_eq!(watches.iter().map(|watch| (watch.bound, watch.is_left())).collect::<Vec<_>>(), [(addr, false)]);
         drop(handed);
-        assert!(watches[0].is_left(), "the process has ended, and this one has no copy");
+        // Processes that other tests start have copies of all descriptors for a moment.
+        eventually("the process has ended, and this one has no copy", DEADLINE, || watches[0].is_left());
         drop(kept_life);
         life.wait();
     }
@@ -288,11 +291,13 @@ mod tests {
     fn an_address_is_watched_through_two_upgrades() {
         let group = SocketGroup::bind("127.0.0.1:0".parse().expect("an address"), 1, ProcessTag(1)).expect("a port");
         let addr = group.sockets[0].local_addr().expect("it is bound");
-        let (end, other) = pipe_with(PipeFlags::NONBLOCK).expect("a pipe");
+        let (end, other) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).expect("a pipe");
         let watch = SuccessorWatch { bound: addr, end };
-        let (_, of_ended) = pipe_with(PipeFlags::NONBLOCK).expect("a pipe");
+        let (_, of_ended) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).expect("a pipe");
         let kept = vec![(addr, Arc::new(other)), (addr, Arc::new(of_ended))];
         let mut inherited = InheritedQuic { kept, ..InheritedQuic::default() };
+        // Processes that other tests start have copies of all descriptors for a moment.
+        eventually("another has ended", DEADLINE, || inherited.kept().len() == 1);
         let groups = [(addr, &group)].into_iter();
         let handed = QuicHandOver::new(groups, Vec::new(), inherited.kept(), &QuicSecrets::new()).expect("a pipe");
         assert_eq!(
@@ -304,7 +309,7 @@ mod tests {
         inherited.tell_served(|_| false);
         assert!(!watch.is_left(), "the third process has it");
         drop(handed);
-        assert!(watch.is_left());
+        eventually("it is left", DEADLINE, || watch.is_left());
     }
 
     #[test]

@@ -226,14 +226,15 @@ mod tests {
 
     #[test]
     fn request_that_is_too_early_is_refused_or_waits() {
-        let slow = json!({"rate": 0.1, "burst": 0, "key": "remote_addr", "rejected_code": 429, "rejected_msg": "slow"});
+        let slow =
+            json!({"rate": 0.001, "burst": 0, "key": "remote_addr", "rejected_code": 429, "rejected_msg": "slow"});
         let step = build::<LimitReq>(slow);
         let mut exchange = get("/");
         assert_eq!(on_request(&step, &mut exchange), Ok(()));
         assert_eq!(on_request(&step, &mut exchange), Err(Stop::Answered));
         assert_eq!((exchange.response.status, body(&exchange)), (429, "{\"error_msg\":\"slow\"}\n"));
-        // This would take ten seconds on a real clock.
-        let patient = build::<LimitReq>(json!({"rate": 0.1, "burst": 1, "key": "remote_addr"}));
+        // This would take a quarter of an hour on a real clock.
+        let patient = build::<LimitReq>(json!({"rate": 0.001, "burst": 1, "key": "remote_addr"}));
         assert_eq!(on_request(&patient, &mut exchange), Ok(()));
         assert_eq!(on_request(&patient, &mut exchange), Ok(()));
         assert_eq!(on_request(&patient, &mut exchange), Err(Stop::Respond(503)));

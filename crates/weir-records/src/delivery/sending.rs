@@ -21,9 +21,10 @@ use crate::test_record::TestOutcome;
 const LOOK_UP: Duration = Duration::from_millis(250);
 /// How long a sink that was removed from the configuration tries to deliver its records.
 const DRAIN: Duration = Duration::from_secs(60);
-/// At the end of the process: how often a sink checks, and how long it waits, for its spool to be written.
+/// At the end of the process: how often a sink checks, and how long it waits, for its spool to be written. In tests it waits for as
+/// long as a busy disk takes.
 const LAST_LOOK: Duration = Duration::from_millis(2);
-const LAST_WRITES: Duration = Duration::from_millis(800);
+const LAST_WRITES: Duration = Duration::from_millis(if cfg!(test) { 60_000 } else { 800 });
 
 /// The next work of a sink.
 enum NextDelivery {

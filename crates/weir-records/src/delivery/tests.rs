@@ -1,7 +1,8 @@
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use weir_testkit::{DEADLINE, eventually};
+use weir_testkit::{DEADLINE, eventually, eventually_some};
 
 use super::*;
 use crate::account::AccountReading;
@@ -135,26 +136,31 @@ fn every_record_is_delivered_or_its_fate_is_booked() {
 #[test]
 fn account_shows_when_the_next_attempt_begins() {
     let (sender, batches) = sent_to();
-    let mut is_back = false;
+    let is_back = Arc::new(AtomicBool::new(false));
+    let back = Arc::clone(&is_back);
     let retries = Retries::Always;
     let mut harness = Harness::start(SinkOptions { retries, ..options(1) }, move |batch| {
         let _ = sender.send(texts(batch));
-        match std::mem::replace(&mut is_back, true) {
+        match back.load(Ordering::Relaxed) {
             false => SendOutcome::Failed { error: "refused".into(), after: Some(Duration::from_secs(1)) },
             true => SendOutcome::Taken,
         }
     });
     let before = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as u64;
     harness.write(&["1"]);
-    eventually("the next attempt is known", DEADLINE, || harness.read().next_attempt_ms.is_some());
-    let reading = harness.read();
-    let next = reading.next_attempt_ms.unwrap_or_default();
+    // The account says it between attempts only, however often there is one.
+    let (next, error) = eventually_some("the next attempt is known", DEADLINE, || {
+        let reading = harness.read();
+        Some((reading.next_attempt_ms?, reading.last_error))
+    });
     assert!((before + 1_000..before + 60_000).contains(&next), "{next} is after {before}");
-    assert_eq!(reading.last_error.as_deref(), Some("refused"));
+    assert_eq!(error.as_deref(), Some("refused"));
+    is_back.store(true, Ordering::Relaxed);
     eventually("it is delivered", DEADLINE, || harness.read().delivered.records == 1);
     let reading = harness.end();
     assert_eq!((reading.next_attempt_ms, reading.last_error), (None, None));
-    assert_eq!(batches.try_iter().count(), 2);
+    let batches: Vec<_> = batches.try_iter().collect();
+    assert!(batches.len() >= 2 && batches.iter().all(|batch| *batch == ["1"]), "{batches:?}");
 }
 
 #[test]
@@ -209,9 +215,9 @@ fn an_invalid_record_is_found_and_takes_no_other_with_it() {
     let mut written: Vec<String> = (0..256).map(|number| number.to_string()).collect();
     (written[100], written[130]) = ("bad".into(), "bad".into());
     harness.write(&written.iter().map(String::as_str).collect::<Vec<_>>());
-    eventually("they are settled", DEADLINE, || harness.read().delivered.records == 254);
+    // The last batch need not be a full one: after a search, batches are as large as what has been written by then.
     let reading = harness.end();
-    assert_eq!(reading.rejected["mapping"].records, 2);
+    assert_eq!((reading.delivered.records, reading.rejected["mapping"].records), (254, 2), "{reading:?}");
     written.retain(|text| text != "bad");
     assert_eq!(batches.try_iter().collect::<Vec<_>>().concat(), written, "in their order");
     let requests = counts.try_iter().count();

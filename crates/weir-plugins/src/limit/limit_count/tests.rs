@@ -43,7 +43,7 @@ fn keys_have_counters_of_their_own() {
 
 #[test]
 fn several_rules_have_fields_of_their_own() {
-    let rules = json!([{"count": 1, "time_window": 1, "key": "$arg_user", "header_prefix": "User"},
+    let rules = json!([{"count": 1, "time_window": 60, "key": "$arg_user", "header_prefix": "User"},
         {"count": "$arg_most", "time_window": 60, "key": "$remote_addr"}]);
     let step = build::<LimitCount>(json!({"rules": rules}));
     let mut exchange = get("/?user=jack&most=5");
