@@ -42,7 +42,7 @@ fn quantile(times: &[Duration], share: f64) -> Duration {
 }
 
 /// A cluster with as many routes as Services, all of which lead to one endpoint.
-fn large(count: usize, endpoint: &Origin, port: u16) -> StandIn {
+pub(crate) fn large(count: usize, endpoint: &Origin, port: u16) -> StandIn {
     let cluster = StandIn::start();
     cluster.apply(gateway(port));
     for number in 0..count {
@@ -223,47 +223,5 @@ fn a_controller_of_a_large_cluster_is_small_and_its_nodes_watch_nothing() {
     // The controller may have opened one anew, when its time was over.
     let again = cluster.watches() - watches;
     assert!(again == 0 || start.elapsed() > Duration::from_secs(60), "{again} watches of a node");
-    missed.assert_none();
-}
-
-/// The share of the memory after the first cycle that the last one may have, in percent.
-const GROWTH: u64 = 120;
-
-#[test]
-fn routes_that_come_and_go_leave_no_memory() {
-    let (cycles, routes) = (scaled(3, 100), scaled(50, 1_000));
-    let first = Origin::serving(|_| Answer::ok("first"));
-    let port = free_port();
-    let cluster = large(10, &first, port);
-    let settings = cluster.node(", publish_addresses: [\"203.0.113.7\"]");
-    let node = weir().start(&format!("{settings}resource_listeners: [\":{port}\"]\nworker_processes: 2\n"));
-    let answers = |path: &str| {
-        let client = Client::try_connect(([127, 0, 0, 1], port).into());
-        client.map(|mut client| text(&mut client, path)).unwrap_or_default()
-    };
-    let name = |number: usize| format!("brief-{number}");
-    let last = format!("/{}", name(routes - 1));
-    let mut memories = Vec::new();
-    let start = Instant::now();
-    for _ in 0..cycles {
-        for number in 0..routes {
-            cluster.apply([route(&name(number), &format!("/{}", name(number)))]);
-            cluster.apply(service(&name(number), first.addr()));
-        }
-        eventually("they are served", PATIENCE, || answers(&last) == "200 first");
-        for number in 0..routes {
-            cluster.objects().delete("httproutes", "shop", &name(number));
-            cluster.objects().delete("services", "shop", &name(number));
-            cluster.objects().delete("endpointslices", "shop", &format!("{}-1", name(number)));
-        }
-        eventually("they are gone", PATIENCE, || answers(&last).starts_with("404"));
-        assert_eq!(answers("/app-1"), "200 first", "the others are served");
-        memories.push(memory(&node));
-        // Watches that have not seen all begin anew.
-        cluster.objects().forget_history();
-    }
-    println!("{cycles} cycles of {routes} routes in {:?}, memory in MiB: {memories:?}", start.elapsed());
-    let mut missed = Missed::default();
-    missed.check("memory in MiB after the last cycle", memories[cycles - 1], memories[0] * GROWTH / 100);
     missed.assert_none();
 }

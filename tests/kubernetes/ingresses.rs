@@ -145,6 +145,14 @@ fn redirects_and_cookies_of_a_service_are_rewritten_as_annotations_of_a_real_ing
     wait("both are rewritten", ["http://shop.example/x", "a=1; Domain=shop.example; Path=/x"]);
     annotated(&[("proxy-redirect-from", "~*^HTTP://([a-z]+)[.]internal/(.*)$"), ("proxy-redirect-to", "/$1/$2")]);
     wait("an expression is found", ["/web/one/x", unchanged[1]]);
+    let [_, mut grouped] = ingress(json!({
+        "nginx.ingress.kubernetes.io/use-regex": "true",
+        "nginx.ingress.kubernetes.io/proxy-redirect-from": "http://web.internal/one/",
+        "nginx.ingress.kubernetes.io/proxy-redirect-to": "http://$host/from-$1/",
+    }));
+    grouped["spec"]["rules"][0]["http"]["paths"][0]["path"] = "/([a-z]+)/".into();
+    plane.apply(&grouped);
+    wait("a group of the path is known", ["http://shop.example/from-one/x", unchanged[1]]);
     annotated(&[("proxy-redirect-from", "off"), ("proxy-cookie-path", "off")]);
     wait("both pass", unchanged);
 }

@@ -8,6 +8,7 @@ mod apisix;
 mod apisix_faults;
 mod apisix_streams;
 mod chart;
+mod churn_figures;
 mod conformance;
 mod control_plane;
 mod controllers;

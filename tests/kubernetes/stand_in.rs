@@ -114,6 +114,15 @@ impl StandIn {
         self.shared.objects.end_watches();
     }
 
+    /// Ends all watches and forgets what they could go on from: each begins anew, with a list.
+    pub(crate) fn begin_watches_anew(&self) {
+        let metadata = json!({ "name": "latest", "namespace": "shop" });
+        // No node watches it, so that no watch has the newest version.
+        self.apply([json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata })]);
+        self.shared.objects.forget_history();
+        self.shared.objects.end_watches();
+    }
+
     /// A token of a user for an audience.
     pub(crate) fn token(&self, user: &str, audience: &str) -> String {
         let mut tokens = self.shared.tokens.lock().unwrap_or_else(PoisonError::into_inner);

@@ -122,6 +122,23 @@ fn pages_of_errors_come_from_the_default_backend() {
 }
 
 #[test]
+fn redirects_know_the_groups_of_paths_that_are_expressions() {
+    let redirects = |more: &[(&str, &str)], to: &str, path: &str| {
+        let annotations = [&[("proxy-redirect-from", "http://web/"), ("proxy-redirect-to", to)], more].concat();
+        let found = translated(&[ingress("a", &annotations, &[(path, "web")]), service("web", Some("10.0.0.1"))]);
+        assert_eq!(messages(&found), Vec::<&str>::new());
+        resource(&found, "ingress_shop_a_0")["plugins"]["reverse-rewrite"]["redirects"].clone()
+    };
+    let path = "/shop/([a-z]+)(/|$)(.*)";
+    let rule = |to: &str| json!([{ "from": "http://web/", "to": to, "path": format!("(?i)^{path}") }]);
+    assert_eq!(redirects(&[("use-regex", "true")], "https://$host/$1/", path), rule("https://$host/$1/"));
+    assert_eq!(redirects(&[("rewrite-target", "/$3")], "/${1}/", path), rule("/${1}/"));
+    let without_path = |to: &str| json!([{ "from": "http://web/", "to": to }]);
+    assert_eq!(redirects(&[("use-regex", "true")], "/$host/", path), without_path("/$host/"), "it names no group");
+    assert_eq!(redirects(&[], "/$1/", "/shop"), without_path("/$1/"), "the path has none");
+}
+
+#[test]
 fn a_canary_without_endpoints_leaves_all_requests_to_the_main_ingress() {
     let canary = ingress("b", &[("canary", "true"), ("canary-weight", "50")], &[("/", "next")]);
     let of = |next| {

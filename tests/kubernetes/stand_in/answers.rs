@@ -155,9 +155,10 @@ fn watch(shared: &Shared, connection: &mut OriginConnection, asked: &Asked) -> s
                 return connection.send(b"0\r\n\r\n");
             }
         };
-        for Change { revision, verb, plural, object } in changes {
-            after = revision;
-            if plural == asked.path.plural && asked.has(&object) {
+        for change in changes {
+            let Change { revision, verb, plural, object } = &*change;
+            after = *revision;
+            if *plural == asked.path.plural && asked.has(object) {
                 shared.wait();
                 let event = json!({ "type": verb, "object": object });
                 if shared.takes_cut() {

@@ -1,7 +1,7 @@
 //! The objects, their versions and the history that watches read.
 
 use std::collections::BTreeMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -51,7 +51,6 @@ pub(crate) struct ObjectPath {
 }
 
 /// A change that watches see.
-#[derive(Clone)]
 pub(crate) struct Change {
     pub revision: u64,
     /// `ADDED`, `MODIFIED` or `DELETED`.
@@ -64,7 +63,8 @@ pub(crate) struct Change {
 struct Content {
     revision: u64,
     objects: BTreeMap<ObjectPath, Value>,
-    history: Vec<Change>,
+    /// Shared by all watches: each of them looks at every change.
+    history: Vec<Arc<Change>>,
     /// Versions up to this one are unknown to watches.
     forgotten: u64,
     /// Counts requests to end all watches.
@@ -166,7 +166,7 @@ impl ObjectStore {
             known.get("creationTimestamp").cloned().unwrap_or_else(|| "2026-01-01T00:00:00Z".into());
         let verb = if before.is_some() { "MODIFIED" } else { "ADDED" };
         let change = Change { revision, verb, plural: path.plural.clone(), object: object.clone() };
-        content.history.push(change);
+        content.history.push(Arc::new(change));
         content.objects.insert(path.clone(), object.clone());
         self.changed.notify_all();
         Some(object)
@@ -180,7 +180,8 @@ impl ObjectStore {
         let revision = content.revision;
         let mut object = content.objects.remove(&path).unwrap_or_else(|| panic!("there is no {path:?}"));
         object["metadata"]["resourceVersion"] = revision.to_string().into();
-        content.history.push(Change { revision, verb: "DELETED", plural: plural.to_owned(), object });
+        let change = Change { revision, verb: "DELETED", plural: plural.to_owned(), object };
+        content.history.push(Arc::new(change));
         self.changed.notify_all();
     }
 
@@ -242,7 +243,7 @@ impl ObjectStore {
     }
 
     /// Waits for changes after a revision. `Err` ends the watch: with `true` since the revision is forgotten.
-    pub(crate) fn next(&self, after: u64, ends: u64, patience: Duration) -> Result<Vec<Change>, bool> {
+    pub(crate) fn next(&self, after: u64, ends: u64, patience: Duration) -> Result<Vec<Arc<Change>>, bool> {
         let mut content = self.content();
         loop {
             if content.ended != ends {

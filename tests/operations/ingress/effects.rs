@@ -41,7 +41,15 @@ const ROWS: &[Row] = &[
             r#"[{"regex": "^http://(a+)/", "to": "https://$1.example/", "ignore_case": true}]"#,
         )]),
     ),
-    (&[("proxy-redirect-from", "/"), ("proxy-redirect-to", "/$1/")], Left("`$1` is not a variable here")),
+    (
+        &[("proxy-redirect-from", "/"), ("proxy-redirect-to", "/$1/")],
+        Sets(&[("/plugins/reverse-rewrite/redirects", r#"[{"from": "/", "to": "/$1/"}]"#)]),
+    ),
+    (
+        &[("use-regex", "true"), ("proxy-redirect-from", "/"), ("proxy-redirect-to", "/$1/")],
+        Sets(&[("/plugins/reverse-rewrite/redirects", r#"[{"from": "/", "to": "/$1/", "path": "(?i)^/"}]"#)]),
+    ),
+    (&[("proxy-redirect-from", "/"), ("proxy-redirect-to", "/$10/")], Left("`$10` is not a variable here")),
     (&[("satisfy", "all")], Nothing),
     (
         &[("satisfy", "any"), ("auth-url", "http://127.0.0.1:9/check"), ("whitelist-source-range", "127.0.0.0/8")],

@@ -166,7 +166,7 @@ mod tests {
     #[tokio::test]
     async fn a_write_that_fails_loses_nothing() {
         let directory = TempDir::new();
-        let store = Arc::new(EmbeddedStore::open(&directory.join("copy.redb"), 1).expect("a new store"));
+        let store = Arc::new(EmbeddedStore::open_copy(&directory.join("copy.redb")).expect("a new store"));
         let [kept, gone, new] = ["kept", "gone", "new"].map(|id| ResourceKey::new("routes", id));
         let mut copy = DiskCopy::new("etcd", Some(Arc::clone(&store)), 0);
         copy.add(1, &[(kept.clone(), resource(1)), (gone.clone(), resource(1))]);

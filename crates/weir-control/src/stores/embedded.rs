@@ -39,6 +39,8 @@ const ABOUT: TableDefinition<&str, u64> = TableDefinition::new("about");
 
 /// The cache of pages, in bytes. Small, since resources are read only once.
 const CACHE_BYTES: usize = 8 << 20;
+/// That of a copy, which is written in the background.
+const COPY_CACHE_BYTES: usize = 1 << 20;
 /// How long to wait for the lock of the file: a previous process that ends, or hands over, releases it within this time.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 const LOCK_LOOK: Duration = Duration::from_millis(20);
@@ -57,6 +59,7 @@ pub struct EmbeddedStore {
 
 struct StoreFile {
     path: PathBuf,
+    role: FileRole,
     /// `None` while the file is lent to another process.
     database: RwLock<Option<Database>>,
     /// The last revision that was committed as far as its author knows.
@@ -67,12 +70,41 @@ struct StoreFile {
     is_unwritable: AtomicBool,
 }
 
+/// What a file is to the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FileRole {
+    Store,
+    /// The copy of another store. That one has the history, and a commit that has failed is made again, so it need not be undone.
+    Copy,
+}
+
+impl FileRole {
+    fn cache_bytes(self) -> usize {
+        match self {
+            FileRole::Store => CACHE_BYTES,
+            FileRole::Copy => COPY_CACHE_BYTES,
+        }
+    }
+}
+
 impl EmbeddedStore {
     /// Opens the file, or creates it. Keeps the last `kept` revisions.
     ///
     /// # Errors
     /// If the file cannot be used.
     pub fn open(path: &Path, kept: u64) -> Result<EmbeddedStore, StoreFailure> {
+        EmbeddedStore::open_as(FileRole::Store, path, kept)
+    }
+
+    /// Opens the file of a copy of another store, or creates it. It has no history.
+    ///
+    /// # Errors
+    /// If the file cannot be used.
+    pub(super) fn open_copy(path: &Path) -> Result<EmbeddedStore, StoreFailure> {
+        EmbeddedStore::open_as(FileRole::Copy, path, 0)
+    }
+
+    fn open_as(role: FileRole, path: &Path, kept: u64) -> Result<EmbeddedStore, StoreFailure> {
         if !path.try_exists().map_err(|error| unusable(path, error))? {
             if let Some(copy) = copy::found(path) {
                 let problem = format!("the store {} is missing, and {copy}", path.display());
@@ -81,10 +113,11 @@ impl EmbeddedStore {
             }
             make(path, |transaction| StoreRows::default().write(transaction))?;
         }
-        let database = opened(path)?;
+        let database = opened(path, role)?;
         let revision = revision_of(&database).map_err(|error| unusable(path, error))?;
         let file = Arc::new(StoreFile {
             path: path.to_owned(),
+            role,
             database: RwLock::new(Some(database)),
             acknowledged: AtomicU64::new(revision),
             has_failed: AtomicBool::new(false),
@@ -92,7 +125,7 @@ impl EmbeddedStore {
         });
         Ok(EmbeddedStore {
             file,
-            kept: kept.max(1),
+            kept: if role == FileRole::Store { kept.max(1) } else { 0 },
             kept_bytes: u64::MAX,
             history_bytes: Mutex::default(),
             copies: None,
@@ -163,14 +196,16 @@ impl EmbeddedStore {
                         None => drop(resources.remove(change.key.as_str())?),
                     }
                 }
-                let record_json = json(record);
-                bytes += record_json.len() as u64;
-                history.insert(record.revision, &*record_json)?;
+                if self.file.role == FileRole::Store {
+                    let record_json = json(record);
+                    bytes += record_json.len() as u64;
+                    history.insert(record.revision, &*record_json)?;
+                }
             }
             let last = revisions.last().map_or(0, |record| record.revision);
             transaction.open_table(ABOUT)?.insert("revision", last)?;
             // None of this transaction is deleted: if the disk fails now, the records are needed to undo it.
-            let own = revisions.len() as u64;
+            let own = if self.file.role == FileRole::Store { revisions.len() as u64 } else { 0 };
             while history.len()? > self.kept.max(own) || bytes > self.kept_bytes && history.len()? > own {
                 let Some((_, record)) = history.pop_first()? else { break };
                 bytes = bytes.saturating_sub(record.value().len() as u64);
@@ -266,7 +301,7 @@ impl ResourceStore for EmbeddedStore {
         // Opened again by the next use if it cannot be opened now.
         self.file.has_failed.store(true, Release);
         *database = None;
-        *database = Some(opened(path)?);
+        *database = Some(opened(path, self.file.role)?);
         self.file.has_failed.store(false, Release);
         if let Some(copies) = &self.copies {
             copies.wake();
@@ -283,7 +318,7 @@ impl ResourceStore for EmbeddedStore {
                 self.file.has_failed.store(false, Release);
             }
             false if database.is_none() => {
-                let again = opened(&self.file.path)?;
+                let again = opened(&self.file.path, self.file.role)?;
                 let revision = revision_of(&again).map_err(|error| unusable(&self.file.path, error))?;
                 self.file.acknowledged.store(revision, Release);
                 *database = Some(again);
@@ -427,7 +462,7 @@ fn only_for_the_owner(path: &Path) -> io::Result<()> {
 }
 
 /// Opens the file; waits if another process is about to close it.
-fn opened(path: &Path) -> Result<Database, StoreFailure> {
+fn opened(path: &Path, role: FileRole) -> Result<Database, StoreFailure> {
     // redb would initialize an empty file as a new store.
     if fs::metadata(path).map_err(|error| unusable(path, error))?.len() == 0 {
         return Err(damaged(path, "the file is empty"));
@@ -437,7 +472,7 @@ fn opened(path: &Path) -> Result<Database, StoreFailure> {
     loop {
         // A damaged file can make the library panic.
         let tried = catch_unwind(AssertUnwindSafe(|| {
-            Builder::new().set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true).open(path)
+            Builder::new().set_cache_size(role.cache_bytes()).set_check_integrity_on_open(true).open(path)
         }));
         match tried {
             Ok(Ok(database)) => return checked(path, database),
@@ -581,6 +616,21 @@ mod tests {
         store.limit_history(1);
         store.commit(&[large(9), large(10)]).expect("a disk");
         assert_eq!(numbers(&store, u64::MAX), [10, 9], "those of the last change are kept");
+    }
+
+    #[test]
+    fn a_copy_has_each_text_once() {
+        let directory = TempDir::new();
+        let path = directory.join("copy.redb");
+        let store = EmbeddedStore::open_copy(&path).expect("a new store");
+        store.commit(&[put(1, "routes/a")]).expect("a disk");
+        assert_eq!(store.load().expect("a store").all.len(), 1);
+        assert_eq!(store.history(u64::MAX, 10).expect("a store"), []);
+        drop(store);
+        let bytes = fs::read(&path).expect("a file");
+        // In the row it is escaped, as it would be in a record.
+        let count = bytes.windows(6).filter(|part| part == b"\\\"n\\\":").count();
+        assert_eq!(count, 1);
     }
 
     #[test]

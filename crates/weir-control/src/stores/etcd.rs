@@ -120,7 +120,8 @@ impl EtcdStore {
         directory: Option<&Path>,
         told: &dyn Fn(&str),
     ) -> Result<EtcdStore, StoreFailure> {
-        let copy = directory.map(|directory| EmbeddedStore::open(&directory.join("etcd-copy.redb"), 1)).transpose()?;
+        let copy =
+            directory.map(|directory| EmbeddedStore::open_copy(&directory.join("etcd-copy.redb"))).transpose()?;
         let copy = copy.map(Arc::new);
         let known = copy.as_ref().map(|copy| copy.load()).transpose()?.unwrap_or_default();
         let (commands, inbox) = unbounded_channel();

@@ -62,6 +62,10 @@ struct ReverseRule {
     /// The expression ignores case.
     #[serde(default)]
     ignore_case: bool,
+    /// With `from`, a regular expression for the path of the request, as the client has sent it: the rule is for these requests alone, and
+    /// `$1`, `$2`... in `to` are groups of this expression.
+    #[schemars(length(min = 1))]
+    path: Option<String>,
     /// What takes its place. It may contain `$variables`, and `$1`, `$2`... for the capture groups of `regex`.
     #[schemars(length(max = MAX_TEXT))]
     to: String,
@@ -176,9 +180,12 @@ fn compiled(
 
 impl ReverseRule {
     fn compile(self, value: RewrittenValue, place: &str, build: &mut Build) -> Result<ReverseReplacement, ConfigError> {
-        let ReverseRule { from, regex, ignore_case, to } = self;
+        let ReverseRule { from, regex, ignore_case, path, to } = self;
         if ignore_case && regex.is_none() {
             build.fault(format!("{place}.ignore_case"), "is for `regex`, which is not given");
+        }
+        if path.is_some() && from.is_none() {
+            build.fault(format!("{place}.path"), "is for `from`, which is not given");
         }
         let wanted = match (from, regex) {
             (Some(from), None) => template(&from, value, &format!("{place}.from"), build).map(ReplacedPart::Text),
@@ -187,9 +194,10 @@ impl ReverseRule {
             }
             _ => Err(ConfigError::new(place, "needs either `from` or `regex`")),
         };
+        let path = path.map(|path| pattern::compile(&path, false, &format!("{place}.path"))).transpose();
         let to = template(&to, value, &format!("{place}.to"), build);
-        let (wanted, to) = (wanted, to).all_of()?;
-        Ok(ReverseReplacement { value, wanted, to })
+        let (wanted, path, to) = (wanted, path, to).all_of()?;
+        Ok(ReverseReplacement { value, wanted, path, to })
     }
 }
 
@@ -340,6 +348,8 @@ fn attribute(part: &[u8]) -> &[u8] {
 struct ReverseReplacement {
     value: RewrittenValue,
     wanted: ReplacedPart,
+    /// What the path of the request has to match.
+    path: Option<Arc<Regex>>,
     to: Template,
 }
 
@@ -361,7 +371,11 @@ impl ReverseReplacement {
                 if wanted.is_empty() {
                     return None;
                 }
-                let to = self.replacement(exchange, None);
+                let found = match &self.path {
+                    Some(path) => Some(path.captures(exchange.request.client_path())?),
+                    None => None,
+                };
+                let to = self.replacement(exchange, found.as_ref());
                 match self.value {
                     RewrittenValue::Domain => {
                         let dot = before_domain(value, &wanted)?;
@@ -505,6 +519,39 @@ mod tests {
     }
 
     #[test]
+    fn rules_are_for_paths_whose_groups_they_know() {
+        let step = build::<ReverseRewrite>(json!({
+            "redirects": [
+                {"from": "http://app/", "path": "(?i)^/shop/([a-z]+)(/|$)(.*)", "to": "https://$host/$1/$3/"},
+                {"from": "http://app/", "to": "/others/"},
+            ],
+            "cookie_paths": [{"from": "/", "path": "^/SHOP/(.)", "to": "/$1/"}],
+        }));
+        let rewritten = |path: &str| {
+            let mut exchange = get(path);
+            let fields = "Location: http://app/x\r\nSet-Cookie: a=1; Path=/y\r\n";
+            let head = format!("HTTP/1.1 302 Found\r\n{fields}Content-Length: 0\r\n\r\n");
+            parse_response(
+                head.as_bytes(),
+                &Limits::default(),
+                Tolerance::default(),
+                Method::Get,
+                &mut exchange.response,
+            )
+            .expect("valid")
+            .expect("complete");
+            exchange.upstream.status = 302;
+            // What another plugin has made of the path does not count.
+            exchange.request.set_path(b"/elsewhere", None).expect("a path");
+            step.on_response(&mut exchange).expect("it passes");
+            [values(&exchange, "location").join(" + "), values(&exchange, "set-cookie").join(" + ")]
+        };
+        assert_eq!(rewritten("/SHOP/eu/a?b=c"), ["https://h.example/eu/a/x", "a=1; Path=/e/y"]);
+        assert_eq!(rewritten("/shop/eu"), ["https://h.example/eu//x", "a=1; Path=/y"]);
+        assert_eq!(rewritten("/shop"), ["/others/x", "a=1; Path=/y"]);
+    }
+
+    #[test]
     fn attributes_of_cookies_are_changed_and_all_else_stays() {
         let options = json!({
             "cookie_domains": [{"from": ".app.internal", "to": ".$host"}, {"regex": "^x(\\d)$", "to": "y$1"}],
@@ -607,6 +654,8 @@ mod tests {
             (rule(json!({"from": "/", "to": "a\r\nb"})), "redirects[1].to: has a character"),
             (rule(json!({"regex": "(", "to": "/"})), "redirects[1].regex: is not a regular expression"),
             (rule(json!({"from": "/", "to": "/", "ignore_case": true})), "redirects[1].ignore_case: is for `regex`"),
+            (rule(json!({"regex": "/", "to": "/", "path": "/"})), "redirects[1].path: is for `from`"),
+            (rule(json!({"from": "/", "to": "/", "path": "("})), "redirects[1].path: is not a regular expression"),
             (json!({"cookie_paths": [{"from": "/", "to": "/; Secure"}]}), "cookie_paths[0].to: has a character"),
             (flags(json!({"flags": ["secure", "nosecure"]})), "cookie_flags[0].flags: has two flags for `Secure`"),
             (flags(json!({"name": "a", "regex": "b", "flags": ["secure"]})), "cookie_flags[0]: has both"),

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 use redb::{Database, ReadableDatabase, ReadableTable};
 
-use super::{ABOUT, RESOURCES, REVISIONS, StoreFile, json, opened, unusable};
+use super::{ABOUT, FileRole, RESOURCES, REVISIONS, StoreFile, json, opened, unusable};
 use crate::stores::resources::{ResourceChange, RevisionRecord};
 use crate::stores::store::StoreFailure;
 
@@ -28,8 +28,10 @@ impl StoreFile {
         }
         // Closed first: a file can be open only once.
         *database = None;
-        let again = opened(&self.path)?;
-        undo_after(&again, self.acknowledged.load(Acquire)).map_err(|error| unusable(&self.path, error))?;
+        let again = opened(&self.path, self.role)?;
+        if self.role == FileRole::Store {
+            undo_after(&again, self.acknowledged.load(Acquire)).map_err(|error| unusable(&self.path, error))?;
+        }
         *database = Some(again);
         self.has_failed.store(false, Release);
         Ok(())
@@ -144,5 +146,23 @@ mod tests {
         assert_eq!((set.revision, found), (1, vec![("routes/a", 1)]));
         store.commit(&[revision(2, &[("routes/c", None, Some(2))])]).expect("a disk");
         assert_eq!(store.history(u64::MAX, 10).expect("a store").len(), 1, "one is kept");
+    }
+
+    #[test]
+    fn a_failed_commit_to_a_copy_stays_and_is_made_again() {
+        let directory = TempDir::new();
+        let store = EmbeddedStore::open_copy(&directory.join("copy.redb")).expect("a new store");
+        store.commit(&[revision(1, &[("routes/a", None, Some(1))])]).expect("a disk");
+        let failed = [revision(2, &[("routes/a", None, Some(2)), ("routes/b", None, Some(2))])];
+        store.commit(&failed).expect("a disk");
+        store.file.acknowledged.store(1, Release);
+        store.file.note(&redb::Error::PreviousIo);
+        let found = || {
+            let set = store.load().expect("a store");
+            (set.revision, set.all.values().map(|one| one.modified).collect::<Vec<_>>())
+        };
+        assert_eq!(found(), (2, vec![2, 2]));
+        store.commit(&failed).expect("a disk");
+        assert_eq!(found(), (2, vec![2, 2]), "it is made again");
     }
 }

@@ -74,7 +74,7 @@ impl OpeningStore {
         zone: Option<&str>,
     ) -> Result<(OpeningStore, FollowedSet), StoreFailure> {
         let (node, directory) = node.unzip();
-        let copy = directory.map(|directory| EmbeddedStore::open(&directory.join(format!("{kind}-copy.redb")), 1));
+        let copy = directory.map(|directory| EmbeddedStore::open_copy(&directory.join(format!("{kind}-copy.redb"))));
         let copy = copy.transpose()?.map(Arc::new);
         let known = copy.as_ref().map(|copy| copy.load()).transpose()?.unwrap_or_default();
         let mailbox = Arc::new(Mailbox::default());

@@ -187,7 +187,7 @@ pub(super) fn unread(given: &Given) -> Vec<Remark> {
 }
 
 pub(super) use given::Given as Annotations;
-pub(super) use reverse::PLUGIN as REVERSE_REWRITE;
+pub(super) use reverse::{PLUGIN as REVERSE_REWRITE, REDIRECTS as REWRITTEN_REDIRECTS};
 
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@ use super::super::backends::ServiceBackends;
 use super::super::expressions::Expressions;
 use super::super::policies::PluginPolicies;
 use super::super::reach;
-use super::annotations::REVERSE_REWRITE;
+use super::annotations::{REVERSE_REWRITE, REWRITTEN_REDIRECTS};
 use super::canaries;
 use super::certificates::TlsHosts;
 use super::claimed::Claimed;
@@ -95,6 +95,9 @@ impl RouteWriter<'_, '_> {
             // The whole path is replaced, with the groups of the expression.
             plugin(&mut keys, "proxy-rewrite")["regex_uri"] = json!([format!("(?i)^(?:{pattern}).*$"), rewritten]);
         }
+        if let IngressPathMatch::Expression(pattern) = matches {
+            self.tell_groups(claimed, pattern, &mut keys)?;
+        }
         let is_expression = matches!(matches, IngressPathMatch::Expression(_));
         let cookie_path = Some(&*path.path.path).filter(|path| path.starts_with('/') && !is_expression);
         let scope = CookieScope { path: cookie_path, is_secure: redirects };
@@ -120,6 +123,18 @@ impl RouteWriter<'_, '_> {
             self.lead(host, path, scope, &mut keys)?;
         }
         self.with_policy(claimed, keys)
+    }
+
+    /// Gives redirects that name groups the expression of the path.
+    fn tell_groups(&mut self, claimed: &Claimed, pattern: &str, keys: &mut Map<String, Value>) -> Result<(), String> {
+        let options = keys.get_mut("plugins").and_then(|plugins| plugins.get_mut(REVERSE_REWRITE));
+        let rules = options.and_then(|options| options.get_mut(REWRITTEN_REDIRECTS)).and_then(Value::as_array_mut);
+        for rule in rules.into_iter().flatten().filter(|rule| names_groups(rule)) {
+            let path = format!("(?i)^{pattern}");
+            self.expressions.check(&claimed.ingress.metadata.namespace, &path)?;
+            rule["path"] = path.into();
+        }
+        Ok(())
     }
 
     /// Has the services of a host with client certificates told of them. Where the policy of another Ingress has the fields of requests to
@@ -466,6 +481,13 @@ fn expressions(options: &Value) -> impl Iterator<Item = String> {
         let flags = if rule["ignore_case"].as_bool() == Some(true) { "(?i)" } else { "" };
         rule["regex"].as_str().map(|regex| format!("{flags}{regex}"))
     })
+}
+
+/// Whether a rule of `reverse-rewrite` names groups, and has no expression of its own.
+fn names_groups(rule: &Value) -> bool {
+    let is_group = |name: &str| name.trim_start_matches('{').starts_with(|first: char| first.is_ascii_digit());
+    let to = rule["to"].as_str().unwrap_or_default();
+    rule["regex"].is_null() && to.split('$').skip(1).any(is_group)
 }
 
 /// The options of a plugin of a route.

@@ -13,7 +13,8 @@ pub(super) const TABLE: &[Annotation] = &[
         Served(redirect),
         OPTIONAL,
         "`reverse-rewrite.redirects`, with `proxy-redirect-to`. `off` and `default` rewrite nothing, as in ingress-nginx, where no service \
-         knows the name that `default` stands for. A relative URL stays relative. Groups of the rule's path are not known.",
+         knows the name that `default` stands for. A relative URL stays relative. `$1` to `$9` are groups of the rule's path where that is an \
+         expression, and otherwise empty, as in ingress-nginx.",
     ),
     annotation("proxy-redirect-to", Reads::Text, With("proxy-redirect-from"), OPTIONAL, "As `proxy-redirect-from`."),
     annotation(
@@ -35,6 +36,9 @@ pub(super) const TABLE: &[Annotation] = &[
 /// The plugin that these annotations become.
 pub(in super::super) const PLUGIN: &str = "reverse-rewrite";
 
+/// The option with the rules for redirects.
+pub(in super::super) const REDIRECTS: &str = "redirects";
+
 /// What is served beside letters, digits and blanks in each of the values: what ingress-nginx allows where it validates annotations.
 const IN_DOMAINS: &str = "-._~/:";
 const IN_PATHS: &str = "-._~/:,?&=";
@@ -51,7 +55,7 @@ fn redirect(given: &Given, settings: &mut IngressSettings) -> Result<(), String>
         return Ok(());
     }
     let ([from], [to]) = (words(from, IN_REDIRECTS)?, words(to, IN_REDIRECTS)?);
-    settings.plugin(PLUGIN, "redirects", json!([rule(from, to, false)?]));
+    settings.plugin(PLUGIN, REDIRECTS, json!([rule(from, to, REDIRECTS)?]));
     Ok(())
 }
 
@@ -75,7 +79,7 @@ fn cookie(
         return Ok(());
     }
     let [from, to] = words(text, marks)?;
-    settings.plugin(PLUGIN, option, json!([rule(from, to, option == "cookie_domains")?]));
+    settings.plugin(PLUGIN, option, json!([rule(from, to, option)?]));
     Ok(())
 }
 
@@ -93,10 +97,13 @@ fn words<'t, const N: usize>(text: &'t str, marks: &str) -> Result<[&'t str; N],
     words.try_into().map_err(|_| format!("`{text}` is not {wanted}"))
 }
 
-/// A rule of the plugin. As in nginx, a `~` begins an expression, and `~*` one that ignores case.
-fn rule(from: &str, to: &str, ignores_case: bool) -> Result<Value, String> {
+/// A rule of a list of the plugin. As in nginx, a `~` begins an expression, and `~*` one that ignores case.
+fn rule(from: &str, to: &str, option: &str) -> Result<Value, String> {
+    let ignores_case = option == "cookie_domains";
     let Some(expression) = from.strip_prefix('~') else {
-        return Ok(json!({ "from": variables::all_known(from, false)?, "to": variables::all_known(to, false)? }));
+        // The groups are those of the path, which each rule of the Ingress adds.
+        let to = variables::all_known(to, option == REDIRECTS)?;
+        return Ok(json!({ "from": variables::all_known(from, false)?, "to": to }));
     };
     let (regex, ignores_case) = match expression.strip_prefix('*') {
         Some(regex) if !ignores_case => (regex, true),

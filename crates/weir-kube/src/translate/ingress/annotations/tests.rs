@@ -151,12 +151,14 @@ fn redirects_and_cookies_of_a_service_are_rewritten() {
     let groups = serde_json::json!({ "regex": "^http://([a-z]+)/(?<path>.*)$", "to": "/$1_x/$2", "ignore_case": true });
     assert_eq!(redirect("~*^http://([a-z]+)/(?<path>.*)$", "/$1_x/$2"), served(groups));
     assert_eq!(redirect("~^http://a", "/"), served(serde_json::json!({ "regex": "^http://a", "to": "/" })));
+    assert_eq!(redirect("http://a/", "/$1"), served(serde_json::json!({ "from": "http://a/", "to": "/$1" })));
     for (from, to) in [("off", "http://b/"), ("default", "http://b/"), ("http://a/", "off")] {
         assert_eq!(redirect(from, to), (serde_json::Value::Null, None), "{from} {to}");
     }
     assert_eq!(rules(&[("proxy-redirect-from", "http://a/")]), (serde_json::Value::Null, None));
     for (from, to, why) in [
-        ("http://a/", "/$1", "`$1` is not a variable here"),
+        ("http://a/$1/", "/", "`$1` is not a variable here"),
+        ("http://a/", "/$10", "`$10` is not a variable here"),
         ("~(.)", "/$10", "`$10` is not a variable here"),
         ("~(?<zone>.)", "/$zone", "`$zone` is not a variable here"),
         ("~", "/", "`~` is an empty regular expression"),
