@@ -41,6 +41,19 @@ impl TemplateStyle {
     pub const LOG_LINE: TemplateStyle = TemplateStyle { escape: escape_log_line, missing: "-" };
 }
 
+impl TemplatePart {
+    fn render(&self, style: TemplateStyle, variables: &(impl Variables + ?Sized), out: &mut Vec<u8>) {
+        match self {
+            TemplatePart::Text(text) => out.extend_from_slice(text),
+            TemplatePart::Variable { variable, default } => match (variables.variable(variable), default) {
+                (Some(value), _) => (style.escape)(&value, out),
+                (None, Some(default)) => (style.escape)(default, out),
+                (None, None) => out.extend_from_slice(style.missing.as_bytes()),
+            },
+        }
+    }
+}
+
 impl Template {
     /// Compiles a text. Every text is a template.
     pub fn compile(text: &str) -> Template {
@@ -88,15 +101,16 @@ impl Template {
 
     /// Appends the text with the values inserted and escaped in a style.
     pub fn render_as(&self, style: TemplateStyle, variables: &(impl Variables + ?Sized), out: &mut Vec<u8>) {
+        self.segments.iter().for_each(|segment| segment.render(style, variables, out));
+    }
+
+    /// Appends the text with the values inserted. Ends after the part with which `out` has more than `most` bytes.
+    pub fn render_within(&self, most: usize, variables: &(impl Variables + ?Sized), out: &mut Vec<u8>) {
         for segment in &self.segments {
-            match segment {
-                TemplatePart::Text(text) => out.extend_from_slice(text),
-                TemplatePart::Variable { variable, default } => match (variables.variable(variable), default) {
-                    (Some(value), _) => (style.escape)(&value, out),
-                    (None, Some(default)) => (style.escape)(default, out),
-                    (None, None) => out.extend_from_slice(style.missing.as_bytes()),
-                },
+            if out.len() > most {
+                break;
             }
+            segment.render(TemplateStyle::PLAIN, variables, out);
         }
     }
 
@@ -243,6 +257,16 @@ mod tests {
         assert_eq!(render("/$1_v$1a"), "/first_vfirsta");
         assert_eq!(render("${http_user-agent} ${post_arg.a.b[0]}"), "caf\u{e9} deep");
         assert_eq!(render("$post_arg.a.b[0]. $remote_addr.x $post_arg."), "deep. 10.0.0.1.x .");
+    }
+
+    #[test]
+    fn no_part_follows_one_that_exceeds_a_bound() {
+        let rendered = |most: usize| {
+            let mut out = Vec::new();
+            Template::compile("$remote_addr/$remote_addr/$remote_addr").render_within(most, &Request, &mut out);
+            out.len()
+        };
+        assert_eq!([8, 9, 26, 100].map(rendered), [8 + 1, 17, 26, 26]);
     }
 
     #[test]

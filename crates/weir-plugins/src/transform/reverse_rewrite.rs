@@ -62,8 +62,8 @@ struct ReverseRule {
     /// The expression ignores case.
     #[serde(default)]
     ignore_case: bool,
-    /// With `from`, a regular expression for the path of the request, as the client has sent it: the rule is for these requests alone, and
-    /// `$1`, `$2`... in `to` are groups of this expression.
+    /// With `from`, a regular expression for the path of the request, as routes are compared with it: the rule is for these requests alone,
+    /// and `$1`, `$2`... in `to` are groups of this expression.
     #[schemars(length(min = 1))]
     path: Option<String>,
     /// What takes its place. It may contain `$variables`, and `$1`, `$2`... for the capture groups of `regex`.
@@ -371,20 +371,18 @@ impl ReverseReplacement {
                 if wanted.is_empty() {
                     return None;
                 }
+                // First, since it costs less than the path.
+                let (dot, rest) = match self.value {
+                    RewrittenValue::Domain => (before_domain(value, &wanted)?, &b""[..]),
+                    RewrittenValue::Redirect | RewrittenValue::Path => (&b""[..], value.strip_prefix(&*wanted)?),
+                };
                 let found = match &self.path {
                     Some(path) => Some(path.captures(exchange.request.client_path())?),
                     None => None,
                 };
                 let to = self.replacement(exchange, found.as_ref());
-                match self.value {
-                    RewrittenValue::Domain => {
-                        let dot = before_domain(value, &wanted)?;
-                        Some([dot, to.strip_prefix(b".").unwrap_or(&to)].concat())
-                    }
-                    RewrittenValue::Redirect | RewrittenValue::Path => {
-                        Some([&to[..], value.strip_prefix(&*wanted)?].concat())
-                    }
-                }
+                let to = if self.value == RewrittenValue::Domain { to.strip_prefix(b".").unwrap_or(&to) } else { &to };
+                Some([dot, to, rest].concat())
             }
         }
     }
@@ -393,7 +391,8 @@ impl ReverseReplacement {
         let group = |group: Option<Match<'_>>| group.map_or_else(Vec::new, |group| group.as_bytes().to_vec());
         let groups: Vec<Vec<u8>> = found.map(|found| found.iter().map(group).collect()).unwrap_or_default();
         let mut text = Vec::new();
-        self.to.render(&WithGroups { exchange, groups: &groups }, &mut text);
+        // A value that would be longer stays as it is, whatever follows.
+        self.to.render_within(MAX_VALUE + 1, &WithGroups { exchange, groups: &groups }, &mut text);
         text
     }
 }

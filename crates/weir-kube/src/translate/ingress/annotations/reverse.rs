@@ -14,7 +14,7 @@ pub(super) const TABLE: &[Annotation] = &[
         OPTIONAL,
         "`reverse-rewrite.redirects`, with `proxy-redirect-to`. `off` and `default` rewrite nothing, as in ingress-nginx, where no service \
          knows the name that `default` stands for. A relative URL stays relative. `$1` to `$9` are groups of the rule's path where that is an \
-         expression, and otherwise empty, as in ingress-nginx.",
+         expression, and otherwise empty.",
     ),
     annotation("proxy-redirect-to", Reads::Text, With("proxy-redirect-from"), OPTIONAL, "As `proxy-redirect-from`."),
     annotation(
