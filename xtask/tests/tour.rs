@@ -18,6 +18,21 @@ impl Drop for Demo {
     }
 }
 
+/// What a line prints, up to this answer or to its end: the stream has no end of its own.
+fn said(line: &str, answer: &str) -> String {
+    let mut shell = Command::new("timeout");
+    let mut shell =
+        shell.args(["60", "sh", "-c", &format!("exec 2>&1\n{line}")]).stdout(Stdio::piped()).spawn().expect("a shell");
+    let mut output = BufReader::new(shell.stdout.take().expect("it is piped"));
+    let mut said = Vec::new();
+    let has_answer = |said: &[u8]| String::from_utf8_lossy(said).contains(answer);
+    while !has_answer(&said) && output.read_until(b'\n', &mut said).expect("a pipe can be read") > 0 {}
+    // What goes on to write ends, since nothing reads it any more.
+    drop(output);
+    let _ = shell.wait();
+    String::from_utf8_lossy(&said).into_owned()
+}
+
 #[test]
 fn every_line_of_the_tour_works_as_printed() {
     let binary = Path::new(env!("CARGO_BIN_EXE_xtask")).with_file_name("weir");
@@ -48,9 +63,7 @@ fn every_line_of_the_tour_works_as_printed() {
     assert_eq!(tour.len(), expected.len(), "{tour:?}");
     for (line, (part, answer)) in tour.iter().zip(expected) {
         assert!(line.contains(part), "{line}");
-        // The stream has no end of its own.
-        let output = Command::new("timeout").args(["3", "sh", "-c", line]).output().expect("a shell");
-        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        let said = said(line, answer);
         // What weir logged names the cause, such as the first failure of an endpoint.
         assert!(said.contains(answer), "{line}: {said}\n{}", std::fs::read_to_string(&log).unwrap_or_default());
     }

@@ -509,8 +509,9 @@ impl Control {
 
     fn upgrade_failed(&self, failed: &Failed) {
         say!("upgrade failed: {failed}; this process, {}, keeps serving", std::process::id());
-        self.state.metrics.control.upgrades_failed.fetch_add(1, Relaxed);
+        // In this order: who has seen the count finds the reason.
         self.state.upgrade_error(Some(failed.to_string()));
+        self.state.metrics.control.upgrades_failed.fetch_add(1, Relaxed);
     }
 }
 

@@ -51,7 +51,7 @@ impl Provider {
         command.arg(root.join("tests/plugins/oidc/provider.mjs")).arg(modules);
         command.args([&port.to_string(), redirect_uri]).args(certificate);
         let provider = Provider { program: Program::start(command, folder), port };
-        eventually("the provider listens", DEADLINE, || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        eventually("the provider listens", 5 * DEADLINE, || TcpStream::connect(("127.0.0.1", port)).is_ok());
         Some(provider)
     }
 

@@ -15,6 +15,8 @@ use crate::Problems;
 const LANES: usize = 2;
 /// Tells tests that run side by side which ports are theirs (`weir_testkit::free_port`).
 const LANE: &str = "WEIR_TEST_LANE";
+/// From what property tests draw their cases.
+const SEED: &str = "PROPTEST_RNG_SEED";
 
 /// A process to run, and how to speak of it.
 pub(super) struct SuiteJob {
@@ -86,6 +88,10 @@ fn finish(job: SuiteJob, lane: usize, log: &SuiteLog) -> JobOutcome {
     let SuiteJob { name, title, mut command, has_tests } = job;
     let begun = Instant::now();
     command.env(LANE, format!("{lane}/{LANES}"));
+    // Only a full run looks for new faults, with other cases each time; another one fails for what was changed.
+    if ["WEIR_TEST_FULL", SEED].iter().all(|variable| std::env::var_os(variable).is_none()) {
+        command.env(SEED, "1");
+    }
     if std::env::var_os("RUST_TEST_THREADS").is_none() {
         // Twice as many as processors in all: half of what a test does is wait, for a process, a server or a time-out.
         command

@@ -13,9 +13,10 @@ use crate::isolation::{DebianRoot, Isolation};
 use crate::{DiskSpace, one, packages, said};
 
 const WELCOME: &str = "Weir is installed. Its routes stand in /etc/weir/weir.yaml.";
-/// So few requests per second that a busy machine keeps up.
+/// So few requests per second that a busy machine keeps up, and time-outs for one that stands still. It is ended long before its time.
 const LOAD: &str = "echo $$ >/run/load.pid; \
-                    exec weir load --quiet --rate 200 --duration 100s --json /run/load.json http://127.0.0.1:9080/";
+                    exec weir load --quiet --rate 200 --duration 1h --timeout 60s --connect-timeout 60s \
+                    --json /run/load.json http://127.0.0.1:9080/";
 
 /// `weir load` of the package itself, until it is told to stop.
 struct PackageLoad<'a> {
@@ -167,7 +168,12 @@ fn a_purge_succeeds_while_a_process_runs_as_the_user_of_the_package() {
     let package = debian.take(&one(folder, ".deb"));
     debian.run(&format!("apt-get install --yes --no-install-recommends {}", package.display()));
     process(&debian);
-    debian.run("setsid setpriv --reuid=weir --regid=weir --clear-groups sleep 300 </dev/null >/dev/null 2>&1 &");
+    // It has said that it runs as this user before the package is removed.
+    debian.run(
+        "mkfifo -m 666 /run/runs; \
+         setsid setpriv --reuid=weir --regid=weir --clear-groups sh -c 'echo yes >/run/runs; exec sleep 3000' \
+         </dev/null >/dev/null 2>&1 & read -r _ </run/runs",
+    );
     let told = debian.run("apt-get purge --yes weir 2>&1");
     assert!(told.contains("the user weir stays, as a process of it runs"), "{told}");
     assert!(debian.run("cat /etc/passwd").contains("weir"));

@@ -116,8 +116,8 @@ impl DebianRoot {
             "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
             "DEBIAN_FRONTEND=noninteractive",
         ]);
-        // Whatever hangs fails.
-        command.args(["timeout", "120", "sh", "-ec", text]);
+        // Whatever hangs fails. A busy machine may need minutes.
+        command.args(["timeout", "600", "sh", "-ec", text]);
         command
     }
 
