@@ -221,7 +221,7 @@ impl ObjectStore {
     }
 
     /// All changes that are not forgotten, from the first to the last.
-    pub(crate) fn changes(&self) -> Vec<Change> {
+    pub(crate) fn changes(&self) -> Vec<Arc<Change>> {
         self.content().history.clone()
     }
 
