@@ -103,7 +103,7 @@ impl<'a> Pricing<'a> {
         match stop {
             _ if has_failed => price.errors.increment(),
             Stop::Internal | Stop::Respond(500) => price.errors.increment(),
-            Stop::Answered | Stop::Respond(_) => price.refusals.increment(),
+            Stop::Answered | Stop::Respond(_) | Stop::BadConnect(_) => price.refusals.increment(),
             _ => {}
         }
     }
