@@ -243,6 +243,10 @@ fn refused() -> Vec<(&'static str, Vec<u8>)> {
         ("mqtt_bad_flags", with(9, 0x1e)),
         ("mqtt_bad_text", with(14, 0)),
         ("mqtt_bad_text", with(15, 0xff)),
+        (
+            "mqtt_client_id_too_long",
+            [&b"\x10\x8d\x08\0\x04MQTT\x04\x02\0\x3c\x04\x01"[..], &[b'a'; 1025]].concat(),
+        ),
     ]
 }
 

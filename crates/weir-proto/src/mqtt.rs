@@ -5,6 +5,10 @@
 /// message that the server is to publish when the client is gone (the will), and for credentials such as a JSON Web Token.
 pub const MOST_CONNECT: usize = 64 * 1024;
 
+/// The most bytes of a client identifier, which is kept as long as its connection is open. Servers must take 23 (§3.1.3.1); the names
+/// of certificates and paths that devices use are longer.
+pub const MOST_CLIENT_ID: usize = 1024;
+
 /// The first byte of CONNECT: its packet type, and reserved flags that are 0 (§2.1).
 const CONNECT: u8 = 0x10;
 /// The most bytes of a variable byte integer (§1.5.5).
@@ -55,6 +59,8 @@ pub enum BadConnect {
     Property,
     /// A text that is not UTF-8, or contains NUL.
     Text,
+    /// The client identifier has more than [`MOST_CLIENT_ID`] bytes.
+    ClientIdTooLong,
 }
 
 impl BadConnect {
@@ -69,6 +75,7 @@ impl BadConnect {
             BadConnect::Flags => "mqtt_bad_flags",
             BadConnect::Property => "mqtt_bad_property",
             BadConnect::Text => "mqtt_bad_text",
+            BadConnect::ClientIdTooLong => "mqtt_client_id_too_long",
         }
     }
 }
@@ -176,6 +183,9 @@ impl<'a> PacketFields<'a> {
             self.properties(connect_property)?;
         }
         let client_id = self.text()?;
+        if client_id.len() > MOST_CLIENT_ID {
+            return Err(BadConnect::ClientIdTooLong);
+        }
         if flags & WILL != 0 {
             if level >= MQTT_5 {
                 self.properties(will_property)?;
@@ -455,6 +465,15 @@ mod tests {
         }
         let will = packet(&[&head(5, 2 | WILL), &[0], &field(b"a"), &[2, 0x19, 1], &field(b"t"), &field(b"")]);
         assert_eq!(id_of(&will, 5), Err(BadConnect::Property));
+    }
+
+    #[test]
+    fn a_client_identifier_has_a_bound() {
+        for (level, properties) in [(4, &[][..]), (5, &[0][..])] {
+            let of = |length: usize| packet(&[&head(level, 2), properties, &field(&vec![b'a'; length])]);
+            assert_eq!(id_of(&of(1024), level), Ok(Some(&*"a".repeat(1024))));
+            assert_eq!(id_of(&of(1025), level), Err(BadConnect::ClientIdTooLong));
+        }
     }
 
     #[test]
