@@ -236,6 +236,8 @@ fn refused() -> Vec<(&'static str, Vec<u8>)> {
         ("mqtt_protocol_level", packet(5, "ab")),
         ("mqtt_protocol_level", with(8, 3)),
         ("mqtt_protocol_name", with(7, b'X')),
+        // The rest of the packet does not come.
+        ("mqtt_protocol_name", b"\x10\xff\x7f\0\x06MQIsdp".to_vec()),
         ("mqtt_too_large", b"\x10\xff\xff\xff\x7f".to_vec()),
         ("mqtt_bad_length", with(13, 9)),
         ("mqtt_bad_length", with(13, 1)),

@@ -96,19 +96,29 @@ pub fn parse_connect<'a>(bytes: &'a [u8], name: &str, level: u8) -> Result<Optio
     if length > MOST_CONNECT {
         return Err(BadConnect::TooLarge);
     }
+    check_protocol(&bytes[header..bytes.len().min(length)], name, level)?;
     let Some(packet) = bytes.get(header..length) else { return Ok(None) };
     let mut fields = PacketFields(packet);
-    if fields.binary()? != name.as_bytes() {
-        return Err(BadConnect::ProtocolName);
-    }
-    if fields.byte()? != level {
-        return Err(BadConnect::ProtocolLevel);
-    }
+    fields.binary()?; // the name
+    fields.byte()?; // the level
     if level >= MQTT_5 && !remaining.is_shortest() {
         return Err(BadConnect::Length);
     }
     let client_id = fields.after_level(level)?;
     Ok(Some(ConnectPacket { length, client_id }))
+}
+
+/// Judges what has come of the protocol name and level (§3.1.2.1, §3.1.2.2): the rest of a packet of another protocol is not waited for.
+fn check_protocol(received: &[u8], name: &str, level: u8) -> Result<(), BadConnect> {
+    let length = (name.len() as u16).to_be_bytes();
+    let expected = length.iter().chain(name.as_bytes());
+    if received.iter().zip(expected).any(|(byte, expected)| byte != expected) {
+        return Err(BadConnect::ProtocolName);
+    }
+    match received.get(length.len() + name.len()) {
+        Some(other) if *other != level => Err(BadConnect::ProtocolLevel),
+        _ => Ok(()),
+    }
 }
 
 /// A variable byte integer (§1.5.5).
@@ -360,12 +370,29 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_packet_is_not_judged_yet() {
+    fn a_part_of_a_right_packet_is_waited_for() {
         for (level, packet) in full() {
             for cut in 0..packet.len() {
                 assert_eq!(id_of(&packet[..cut], level), Ok(None), "level {level}, {cut} bytes");
             }
         }
+    }
+
+    #[test]
+    fn another_name_and_level_are_refused_at_their_first_wrong_byte() {
+        let packet = packet(&[&head(4, 2), &field(b"sensor-7")]);
+        let name = 2..8;
+        for at in 2..=8 {
+            let mut wrong = packet.clone();
+            wrong[at] ^= 1;
+            let bad = if name.contains(&at) { BadConnect::ProtocolName } else { BadConnect::ProtocolLevel };
+            assert_eq!(id_of(&wrong[..at], 4), Ok(None), "{at} bytes");
+            for cut in at + 1..=wrong.len() {
+                assert_eq!(id_of(&wrong[..cut], 4), Err(bad), "the byte {at}, of {cut} bytes");
+            }
+        }
+        // The next packet is none of its business.
+        assert_eq!(id_of(&[CONNECT, 1, 0, 9], 4), Err(BadConnect::Length));
     }
 
     #[test]
