@@ -60,11 +60,7 @@ impl<'a> PluginChecker<'a> {
         }
     }
 
-    fn list_of_any(
-        &mut self,
-        namespace: &str,
-        plugins: &[ApisixPlugin],
-    ) -> Result<Map<String, Value>, ApisixProblem> {
+    fn list_of_any(&mut self, namespace: &str, plugins: &[ApisixPlugin]) -> Result<Map<String, Value>, ApisixProblem> {
         let mut all = Map::new();
         for plugin in plugins.iter().filter(|plugin| plugin.enable) {
             let options = self.options(namespace, plugin).map_err(|problem| problem.at(&place(&plugin.name)))?;

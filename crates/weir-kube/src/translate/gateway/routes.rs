@@ -193,9 +193,8 @@ fn extensions(context: &Context, route: &AttachingRoute, rule: &RuleParts) -> Re
         plugins.extend(context.policies.extensions.plugins(namespace, filter.extension_ref.as_ref())?);
     }
     if let Some(name) = plugins.keys().find(|name| !context.options.plugins.works_on_requests(name)) {
-        let message = format!(
-            "filter ExtensionRef: plugin {name}: works on streams alone; the requests of its rule get 500"
-        );
+        let message =
+            format!("filter ExtensionRef: plugin {name}: works on streams alone; the requests of its rule get 500");
         return Err(Problem::new("UnsupportedValue", message));
     }
     Ok(plugins)
