@@ -211,15 +211,18 @@ fn a_client_that_does_not_send_its_packet_in_time_is_reset() {
 }
 
 #[test]
-fn a_client_that_closes_within_its_packet_is_gone() {
+fn a_client_that_closes_before_or_within_its_packet_is_gone_and_was_not_refused() {
     let endpoint = Endpoint::echo("in\n");
     let (gateway, addr) = start(&by_identifier(4, &[endpoint.node()]));
-    let mut client = connect(addr);
-    client.write_all(&packet(4, "gone")[..9]).expect("sent");
-    client.shutdown(std::net::Shutdown::Write).expect("open");
-    assert!(is_reset(&mut client));
-    let record = &records(&gateway, 1)[0];
-    assert_eq!([&record["status"], &record["bytes_received"]], [&Value::from(499), &9.into()], "{record}");
+    for (index, count) in [0, 9].into_iter().enumerate() {
+        let mut client = connect(addr);
+        client.write_all(&packet(4, "gone")[..count]).expect("sent");
+        client.shutdown(std::net::Shutdown::Write).expect("open");
+        assert!(is_reset(&mut client), "{count} bytes");
+        let record = &records(&gateway, index + 1)[index];
+        assert_eq!([&record["status"], &record["bytes_received"]], [&Value::from(499), &count.into()], "{record}");
+        assert_ne!(record["refused_by"], "mqtt-proxy", "{record}");
+    }
     assert_eq!(endpoint.accepted(), 0);
 }
 
@@ -245,10 +248,7 @@ fn refused() -> Vec<(&'static str, Vec<u8>)> {
         ("mqtt_bad_flags", with(9, 0x1e)),
         ("mqtt_bad_text", with(14, 0)),
         ("mqtt_bad_text", with(15, 0xff)),
-        (
-            "mqtt_client_id_too_long",
-            [&b"\x10\x8d\x08\0\x04MQTT\x04\x02\0\x3c\x04\x01"[..], &[b'a'; 1025]].concat(),
-        ),
+        ("mqtt_client_id_too_long", [&b"\x10\x8d\x08\0\x04MQTT\x04\x02\0\x3c\x04\x01"[..], &[b'a'; 1025]].concat()),
     ]
 }
 

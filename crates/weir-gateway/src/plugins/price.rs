@@ -93,7 +93,10 @@ impl<'a> Pricing<'a> {
     #[cold]
     pub(super) fn stopped(self, link: &Link, exchange: &mut ServedExchange, stop: Stop) {
         let is_counted = exchange.refused_by() == link.name;
-        exchange.set_refused_by(link.name);
+        // A client that leaves while a plugin waits was not refused.
+        if stop != Stop::ClientGone {
+            exchange.set_refused_by(link.name);
+        }
         let has_failed = exchange.take_service_failure();
         if is_counted {
             // A plugin that fails in one phase often fails in the next ones as well.
