@@ -135,7 +135,7 @@ macro_rules! replays {
 }
 
 replays! {
-    request_head response_head h2_head h2_connection h2_frames hpack qpack h3_message h3_streams chunked path vars configuration include edit proxy_header template
+    request_head response_head h2_head h2_connection h2_frames hpack qpack h3_message h3_streams chunked path vars configuration include edit proxy_header mqtt_connect template
     cached_response
     json xml wasm_pairs wasm_host_calls body_values body_template graphql lua oas_definition prompts grpc_web proto_text transcoding bulk_answer otlp_answer journal kafka_batch websocket_frames websocket_deflate event_stream
     trace_context convert log_lines minisign folded_stacks

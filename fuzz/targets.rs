@@ -37,6 +37,7 @@ use weir_proto::h1::{Limits, Tolerance, parse_request, parse_response};
 use weir_proto::h2::{self, Connection, ErrorCode, HeadTarget, PeerLimits, PseudoField, Role};
 use weir_proto::h2::{request_head as h2_request_head, response_head as h2_response_head};
 use weir_proto::h3::{self, H3MessageReader, MessagePart, PeerStreams, UnidirectionalReader};
+use weir_proto::mqtt::{MOST_CLIENT_ID, MOST_CONNECT, parse_connect};
 use weir_proto::path::{Canonical, canonical, with_empty_segments};
 use weir_proto::websocket::{FrameEvent, FrameFault, FrameReader, FrameSender, MessageInflater, extensions};
 use weir_proto::{FieldSink, Head, Method, RequestHead, ResponseHead};
@@ -67,6 +68,7 @@ pub(crate) const ALL: &[(&str, Target)] = &[
     ("include", include),
     ("edit", edit),
     ("proxy_header", proxy_header),
+    ("mqtt_connect", mqtt_connect),
     ("template", template),
     ("cached_response", cached_response),
     ("json", json),
@@ -526,6 +528,20 @@ pub(crate) fn proxy_header(data: &[u8]) {
         let read = proxy_protocol::parse(&written).expect("our own header").expect("all of it");
         let address = |client: std::net::SocketAddr| (client.ip().to_canonical(), client.port());
         assert_eq!(read.client.map(address), Some(address(client)), "{version:?}");
+    }
+}
+
+/// The first packet of a client of MQTT. What follows it changes nothing, and without its end it is not judged, except for its length.
+pub(crate) fn mqtt_connect(data: &[u8]) {
+    for (name, level) in [("MQIsdp", 3), ("MQTT", 4), ("MQTT", 5)] {
+        let Ok(Some(packet)) = parse_connect(data, name, level) else { continue };
+        assert!(packet.length <= data.len().min(MOST_CONNECT), "longer than what was given");
+        assert!(!packet.client_id.contains('\0') && packet.client_id.len() < packet.length);
+        assert!(packet.client_id.len() <= MOST_CLIENT_ID);
+        assert_eq!(parse_connect(&data[..packet.length], name, level), Ok(Some(packet)), "the next packet counts");
+        for cut in [0, 1, 2, packet.length / 2, packet.length - 1] {
+            assert_eq!(parse_connect(&data[..cut], name, level), Ok(None), "complete, or refused, without its end");
+        }
     }
 }
 

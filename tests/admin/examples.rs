@@ -38,6 +38,11 @@ fn examples(text: &str) -> Vec<Example<'_>> {
                 let upstream = json!({"type": "roundrobin", "nodes": {"127.0.0.1:1980": 1}});
                 ("routes/example".to_owned(), json!({"uri": "/a/*", "plugins": {name: options}, "upstream": upstream}))
             }
+            "stream" => {
+                let upstream = json!({"type": "chash", "key": "mqtt_client_id", "nodes": {"127.0.0.1:1980": 1}});
+                let body = json!({"server_port": 9100, "plugins": {name: options}, "upstream": upstream});
+                ("stream_routes/example".to_owned(), body)
+            }
             "consumer" => ("consumers".to_owned(), json!({"username": "anna", "plugins": {name: options}})),
             "metadata" => (format!("plugin_metadata/{name}"), options),
             "resource" if name == "consumers" => (name.to_owned(), options),

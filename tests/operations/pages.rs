@@ -1,7 +1,7 @@
 //! The configurations on pages of the documentation are ones that `weir check` accepts.
 //!
-//! A block that begins with ` ```yaml ` is a complete configuration. ` ```yaml route ` and ` ```yaml upstream ` are parts
-//! of a route and of an upstream, which are completed before they are checked. ` ```yaml fragment ` is not checked: it shows
+//! A block that begins with ` ```yaml ` is a complete configuration. ` ```yaml route `, ` ```yaml stream_route ` and ` ```yaml upstream `
+//! are parts of a route, of a stream route and of an upstream, which are completed before they are checked. ` ```yaml fragment ` is not checked: it shows
 //! alternatives, or is for another program.
 
 use std::fs;
@@ -89,6 +89,9 @@ fn configuration(block: &Block) -> Option<String> {
         "yaml route" => {
             Some(format!("routes:\n  - uri: /*\n    upstream: {{ nodes: {{ \"127.0.0.1:8001\": 1 }} }}\n{part}"))
         }
+        "yaml stream_route" => Some(format!(
+            "stream_routes:\n  - id: s\n    upstream: {{ scheme: tcp, nodes: {{ \"127.0.0.1:8001\": 1 }} }}\n{part}"
+        )),
         "yaml upstream" => Some(format!("upstreams:\n  - nodes: {{ \"127.0.0.1:8001\": 1 }}\n{part}")),
         _ => None,
     }
@@ -131,7 +134,7 @@ fn every_configuration_of_the_documentation_is_valid() {
         let text = fs::read_to_string(&page).expect("a page of the project");
         for block in blocks(&text) {
             let place = format!("{}:{}", page.display(), block.line);
-            let known = ["yaml", "yaml route", "yaml upstream", "yaml fragment"];
+            let known = ["yaml", "yaml route", "yaml stream_route", "yaml upstream", "yaml fragment"];
             if block.info.starts_with("yaml") && !known.contains(&block.info) {
                 problems.push(format!("{place}: `{}` is not one of {known:?}", block.info));
             }

@@ -2,6 +2,7 @@
 
 mod lifecycle;
 mod limits;
+mod mqtt;
 mod peers;
 mod protocols;
 mod records;

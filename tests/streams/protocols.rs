@@ -80,7 +80,7 @@ fn mqtt_devices_speak_tls_and_the_broker_does_not() {
     let directory = TempDir::new();
     let authority = directory.write("ca.pem", &Authority::of_tests().certificate);
     let secured = |name: &str| {
-        let mut client = Mosquitto::client(name, port)?;
+        let mut client = Mosquitto::client(name, "mqttv5", port)?;
         client.arg("--cafile").arg(&authority).args(["-t", "plant/1", "-q", "1"]);
         Some(client)
     };
@@ -95,7 +95,7 @@ fn mqtt_devices_speak_tls_and_the_broker_does_not() {
         std::fs::read_to_string(&heard).is_ok_and(|text| text == "21.5\n")
     });
     // One device speaks without TLS to the broker itself: both are clients of one broker.
-    let mut plain = Mosquitto::client("mosquitto_pub", broker.port).expect("it was there");
+    let mut plain = Mosquitto::client("mosquitto_pub", "mqttv5", broker.port).expect("it was there");
     plain.args(["-t", "plant/1", "-q", "1", "-m", &"y".repeat(100_000)]);
     answer(plain);
     let status = eventually_some("the listener has heard both", DEADLINE, || listener.try_wait().expect("a child"));

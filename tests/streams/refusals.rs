@@ -44,6 +44,23 @@ fn a_plugin_for_requests_in_the_service_is_refused_too() {
 }
 
 #[test]
+fn a_plugin_for_streams_is_refused_where_requests_pass() {
+    let plugins = "plugins: { mqtt-proxy: { protocol_level: 4 } }";
+    let nodes = "upstream: { nodes: { \"127.0.0.1:1\": 1 } }";
+    for text in [
+        format!("routes: [{{ uri: /, {plugins}, {nodes} }}]\n"),
+        format!("services: [{{ id: v, {plugins}, {nodes} }}]\nroutes: [{{ uri: /, service_id: v }}]\n"),
+        format!("plugin_configs: [{{ id: p, {plugins} }}]\nroutes: [{{ uri: /, plugin_config_id: p, {nodes} }}]\n"),
+        format!("global_rules: [{{ id: g, {plugins} }}]\n"),
+        format!("consumers: [{{ username: a, {plugins} }}]\n"),
+        format!("consumer_groups: [{{ id: g, {plugins} }}]\n"),
+    ] {
+        let said = check(&text);
+        assert!(said.contains("`mqtt-proxy` works on streams, and not on requests"), "{text}{said}");
+    }
+}
+
+#[test]
 fn an_upstream_has_a_scheme_that_fits() {
     let said = check_route("upstream: { scheme: grpc, nodes: { \"127.0.0.1:1\": 1 } }");
     assert!(said.contains("`scheme: tcp`"), "{said}");

@@ -112,10 +112,10 @@ impl Mosquitto {
         Some(Mosquitto { program, port })
     }
 
-    /// `mosquitto_pub` or `mosquitto_sub`, by MQTT 5, towards a port of this machine.
-    pub(crate) fn client(name: &str, port: u16) -> Option<Command> {
+    /// `mosquitto_pub` or `mosquitto_sub`, by a version such as `mqttv5`, towards a port of this machine.
+    pub(crate) fn client(name: &str, version: &str, port: u16) -> Option<Command> {
         let mut command = Program::find(name)?;
-        command.args(["-h", "localhost", "-V", "mqttv5", "-p", &port.to_string()]);
+        command.args(["-h", "localhost", "-V", version, "-p", &port.to_string()]);
         Some(command)
     }
 }

@@ -74,6 +74,11 @@ pub trait PolicyPlugins: fmt::Debug + Send + Sync {
 
     /// Whether the plugin works without HTTP.
     fn works_on_streams(&self, plugin: &str) -> bool;
+
+    /// Whether the plugin works with HTTP. Few work on streams alone.
+    fn works_on_requests(&self, _plugin: &str) -> bool {
+        true
+    }
 }
 
 /// A node without plugins.

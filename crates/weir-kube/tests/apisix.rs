@@ -229,6 +229,28 @@ fn a_faulty_plugin_of_a_global_rule_closes_if_it_protects_and_leaves_the_others(
     assert_eq!(rules[0].1, json!({ "plugins": { "ip-restriction": {} } }));
 }
 
+#[test]
+fn plugins_that_work_on_streams_alone_are_refused_for_requests() {
+    let plugins = json!([{ "name": "mqtt-proxy", "config": {} }]);
+    let fault = "plugin mqtt-proxy: works on streams alone";
+    let translation = of(&[route("shop/r", json!([rule(json!({ "plugins": plugins }))]))]);
+    let (_, message) = told(&translation, "ApisixRoute shop/r", "Accepted");
+    assert!(message.contains(fault), "{message}");
+    let route = &all(&translation, ResourceList::Routes)[0].1;
+    assert_eq!((&route["upstream_id"], &route["plugins"]["mqtt-proxy"]), (&Value::Null, &Value::Null), "{route}");
+
+    let translation = of(&[global("shop/g", 1, plugins.clone())]);
+    let (_, message) = told(&translation, "ApisixGlobalRule shop/g", "Accepted");
+    assert!(message.contains(fault), "{message}");
+    for (id, rule) in all(&translation, ResourceList::GlobalRules) {
+        assert_eq!(rule["plugins"]["mqtt-proxy"], Value::Null, "{id}");
+    }
+
+    let translation = of(&[streams("shop/s", 1, json!([stream("a", json!({ "plugins": plugins }))]))]);
+    let route = &all(&translation, ResourceList::StreamRoutes)[0].1;
+    assert_eq!(route["plugins"], json!({ "mqtt-proxy": {} }));
+}
+
 /// An ApisixRoute with these rules for streams.
 fn streams(name: &str, age: u8, rules: Value) -> Value {
     object("ApisixRoute", name, age, json!({ "stream": rules }))
@@ -452,6 +474,10 @@ impl PolicyPlugins for CountingPlugins {
 
     fn works_on_streams(&self, plugin: &str) -> bool {
         self.0.works_on_streams(plugin)
+    }
+
+    fn works_on_requests(&self, plugin: &str) -> bool {
+        self.0.works_on_requests(plugin)
     }
 }
 

@@ -5,7 +5,7 @@ mod plugins;
 use proptest::prelude::*;
 use serde_json::json;
 use weir_kube::objects::{Object, ObjectRef};
-use weir_kube::{KubeOptions, Translation, World, translate};
+use weir_kube::{KubeOptions, ResourceList, Translation, World, translate};
 
 const SHOP: &str = include_str!("fixtures/shop.yaml");
 const LISTENERS: &str = include_str!("fixtures/listeners.yaml");
@@ -83,6 +83,71 @@ fn accepted(translation: &Translation, policy: &str, target: usize) -> (String, 
 
 fn route<'a>(translation: &'a Translation, begins: &str) -> &'a serde_json::Value {
     &translation.resources.iter().find(|resource| resource.id.starts_with(begins)).expect("it is there").value
+}
+
+/// A Gateway for requests and streams, with a policy.
+const STREAM_PLUGINS: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: { name: weir }
+spec: { controllerName: weir.dev/gateway-controller }
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: { name: public, namespace: shop }
+spec:
+  gatewayClassName: weir
+  listeners: [{ name: web, port: 8080, protocol: HTTP }, { name: mqtt, port: 1883, protocol: TCP }]
+---
+apiVersion: v1
+kind: Service
+metadata: { name: web, namespace: shop }
+spec: { clusterIP: 10.96.0.7, ports: [{ port: 80 }] }
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: { name: web, namespace: shop }
+spec: { parentRefs: [{ name: public, sectionName: web }], rules: [{ backendRefs: [{ name: web, port: 80 }] }] }
+---
+apiVersion: gateway.networking.k8s.io/v1alpha2
+kind: TCPRoute
+metadata: { name: mqtt, namespace: shop }
+spec: { parentRefs: [{ name: public, sectionName: mqtt }], rules: [{ backendRefs: [{ name: web, port: 80 }] }] }
+---
+apiVersion: weir.dev/v1alpha1
+kind: WeirPolicy
+metadata: { name: all, namespace: shop }
+spec:
+  targetRefs: [{ group: gateway.networking.k8s.io, kind: Gateway, name: public }]
+  plugins: { mqtt-proxy: { protocol_level: 4 }, cors: {} }
+";
+
+#[test]
+fn plugins_of_a_gateway_that_work_on_streams_alone_are_left_out_for_requests() {
+    for (with, service) in [(STREAM_PLUGINS.to_owned(), true), (STREAM_PLUGINS.replace(", cors: {}", ""), false)] {
+        let translation = meaning(&World::from_manifests(&with).unwrap().world);
+        assert_eq!(accepted(&translation, "shop/all", 0).0, "Accepted");
+        let http = route(&translation, "httproute_shop_web_0_0");
+        assert!(http["upstream_id"].is_string() && http["plugins"].is_null(), "{http}");
+        assert_eq!(http["service_id"].is_string(), service, "{http}");
+        let services: Vec<_> = translation.resources.iter().filter(|one| one.kind == ResourceList::Services).collect();
+        let of_requests = services.iter().find(|one| http["service_id"] == *one.id);
+        assert_eq!(of_requests.map(|one| &one.value), service.then_some(&json!({ "plugins": { "cors": {} } })));
+        let stream = route(&translation, "tcproute_shop_mqtt");
+        let of_streams = services.iter().find(|one| stream["service_id"] == *one.id).expect("it is there");
+        assert_eq!(of_streams.value, json!({ "plugins": { "mqtt-proxy": { "protocol_level": 4 } } }));
+    }
+}
+
+#[test]
+fn a_policy_for_requests_cannot_have_a_plugin_that_works_on_streams_alone() {
+    let text = STREAM_PLUGINS.replace("kind: Gateway, name: public", "kind: HTTPRoute, name: web");
+    let translation = meaning(&World::from_manifests(&text).unwrap().world);
+    let (reason, message) = accepted(&translation, "shop/all", 0);
+    assert_eq!(reason, "Invalid");
+    assert!(message.contains("plugin mqtt-proxy: works on streams alone"), "{message}");
+    let http = route(&translation, "httproute_shop_web_0_0");
+    assert_eq!(http["plugins"]["fault-injection"]["abort"]["http_status"], 500, "{http}");
 }
 
 #[test]

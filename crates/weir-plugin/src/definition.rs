@@ -599,6 +599,8 @@ pub struct Entry {
     pub answers: bool,
     /// The plugin works without HTTP, on stream routes.
     pub on_streams: bool,
+    /// It works there alone: requests have nothing that it could do.
+    pub only_on_streams: bool,
     pub metadata: Option<MetadataEntry>,
     /// Why it is a matter of the whole node, if it is: users of a part of a cluster cannot configure it for their part.
     pub of_node: Option<&'static str>,
@@ -617,6 +619,7 @@ impl Entry {
             identifies: false,
             answers: false,
             on_streams: false,
+            only_on_streams: false,
             metadata: None,
             of_node: None,
         }
@@ -642,6 +645,7 @@ impl Entry {
             identifies: false,
             answers: true,
             on_streams: false,
+            only_on_streams: false,
             metadata: None,
             of_node: None,
         }
@@ -671,6 +675,11 @@ impl Entry {
     /// response: these are not kept while bytes are carried ([`crate::BareExchange`]).
     pub const fn on_streams(self) -> Entry {
         Entry { on_streams: true, ..self }
+    }
+
+    /// Marks the plugin as one that works on stream routes alone, as [`Entry::on_streams`] says.
+    pub const fn only_on_streams(self) -> Entry {
+        Entry { on_streams: true, only_on_streams: true, ..self }
     }
 
     /// The entry of a plugin with settings that apply wherever it is used.

@@ -18,6 +18,7 @@ use crate::claims::CallerClaims;
 use crate::client_gateway::ClientGateway;
 use crate::consumer::{Consumer, Credential};
 use crate::content_buffer::ContentBuffer;
+use crate::first_bytes::FirstBytes;
 use crate::held::Held;
 use crate::page::PageRequest;
 use crate::publishing::{DeliveryQuota, PublishQuota, PublishRefusal};
@@ -284,7 +285,8 @@ impl Deref for KeptContent {
     }
 }
 
-/// Plugins' data about an exchange: three numbers, content, or a value that others share. Few plugins have any, so a list is the fastest map.
+/// Plugins' data about an exchange: three numbers, content, a value that others share, or what the first bytes of a stream tell. Few plugins
+/// have any, so a list is the fastest map.
 #[derive(Clone, Debug, Default)]
 pub struct Notes(Option<Box<NoteLists>>);
 
@@ -293,6 +295,8 @@ struct NoteLists {
     numbers: Vec<(NoteKey, [u64; 3])>,
     kept: Vec<(NoteKey, Kept)>,
     values: Vec<(NoteKey, Arc<dyn Any + Send + Sync>)>,
+    first_bytes: Option<Rc<FirstBytes>>,
+    mqtt_client_id: Option<Box<str>>,
 }
 
 fn replace_value(all: &mut Vec<(Box<str>, Box<[u8]>)>, name: &str, value: &[u8]) {
@@ -360,6 +364,7 @@ impl Notes {
             lists.numbers.clear();
             lists.values.clear();
             lists.kept.clear();
+            (lists.first_bytes, lists.mqtt_client_id) = (None, None);
         }
     }
 }
@@ -772,6 +777,30 @@ impl Exchange {
     /// Sets the ids; those that were set last count.
     pub fn set_sampled_trace(&mut self, trace: u128, span: u64) {
         self.notes.write(NoteKey::SAMPLED_TRACE, [(trace >> 64) as u64, trace as u64, span]);
+    }
+
+    /// The first bytes of a stream's client, for a plugin with [`Phases::first_bytes`](crate::Phases::first_bytes) in its request phase.
+    /// `None` for datagrams and requests, which have none.
+    pub fn first_bytes(&self) -> Option<Rc<FirstBytes>> {
+        self.notes.0.as_ref()?.first_bytes.clone()
+    }
+
+    pub fn offer_first_bytes(&mut self, first_bytes: Rc<FirstBytes>) {
+        self.notes.0.get_or_insert_default().first_bytes = Some(first_bytes);
+    }
+
+    /// Ends the time in which plugins can read them.
+    pub fn withdraw_first_bytes(&mut self) -> Option<Rc<FirstBytes>> {
+        self.notes.0.as_mut()?.first_bytes.take()
+    }
+
+    /// The client identifier of a connection of MQTT, if a plugin has read it. It is never empty.
+    pub fn mqtt_client_id(&self) -> Option<&str> {
+        self.notes.0.as_ref()?.mqtt_client_id.as_deref()
+    }
+
+    pub fn set_mqtt_client_id(&mut self, id: Box<str>) {
+        self.notes.0.get_or_insert_default().mqtt_client_id = Some(id).filter(|id| !id.is_empty());
     }
 
     /// The plugin that ended the exchange; empty if none did.

@@ -13,6 +13,7 @@ mod content_fields;
 pub mod definition;
 pub mod escape;
 pub mod exchange;
+mod first_bytes;
 mod forwarding;
 pub mod held;
 mod interner;
@@ -58,6 +59,7 @@ pub use exchange::{
     MatchedRoute, NoteKey, Notes, PluginTurn, ResponseRate, RetryRewrite, RouteFacts, Routes, UriParameters,
     UriTemplate, uri_fits,
 };
+pub use first_bytes::FirstBytes;
 pub use forwarding::TrustedForwarding;
 pub use held::{Held, HeldBudget, HeldLimits};
 pub use interner::Interner;

@@ -25,6 +25,8 @@ pub struct Phases {
     pub mask: bool,
     /// Is called once its configuration is active: see [`Plugin::start`].
     pub start: bool,
+    /// On streams, reads what the client sends first: see [`Exchange::first_bytes`].
+    pub first_bytes: bool,
     /// Sees responses before all other plugins, those of global rules included: it makes of them what the others look at.
     pub first_in_responses: bool,
 }
@@ -39,6 +41,7 @@ impl Phases {
         log: false,
         mask: false,
         start: false,
+        first_bytes: false,
         first_in_responses: false,
     };
     pub const REQUEST: Phases = Phases { request: true, ..Phases::NONE };
@@ -63,6 +66,7 @@ impl Phases {
             log: self.log || other.log,
             mask: self.mask || other.mask,
             start: self.start || other.start,
+            first_bytes: self.first_bytes || other.first_bytes,
             first_in_responses: self.first_in_responses || other.first_in_responses,
         }
     }

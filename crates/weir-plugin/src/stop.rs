@@ -2,6 +2,7 @@
 
 use weir_proto::h1::{BadResponse, Reject};
 use weir_proto::h2::ErrorCode;
+use weir_proto::mqtt::BadConnect;
 
 /// Why an exchange ends early. [`Stop::ending`] maps each reason to a status, a log word and a retry rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub enum Stop {
     NoUpstream,
     /// The request was refused by the protocol layer.
     Rejected(Reject),
+    /// A stream does not begin with the packet of MQTT that a plugin expects.
+    BadConnect(BadConnect),
     /// `%2F` or `%5C` in the path of a route that does not allow it.
     EncodedSeparator,
     /// `CONNECT`, which no route serves.
@@ -143,6 +146,7 @@ impl Stop {
             Stop::NoRoute => (404, "no_route", Client, false, Never),
             Stop::NoUpstream => (503, "no_upstream", Gateway, false, Never),
             Stop::Rejected(reject) => (reject.status(), reject.name(), Client, true, Never),
+            Stop::BadConnect(bad) => (400, bad.name(), Client, true, Never),
             Stop::EncodedSeparator => (400, "encoded_separator", Client, true, Never),
             Stop::ConnectMethod => (501, "connect_method", Client, true, Never),
             Stop::Misdirected => (421, "misdirected", Client, true, Never),

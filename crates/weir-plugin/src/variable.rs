@@ -195,6 +195,10 @@ variables! {
     /// The e-mail addresses among the alternative names of the client's certificate, with their domain in lower case, likewise.
     TlsClientSanEmail = "ssl_client_san_email",
 
+    // Streams.
+    /// The client identifier of a connection of MQTT, which the plugin `mqtt-proxy` reads; missing if it is empty.
+    MqttClientId = "mqtt_client_id",
+
     // The outcome.
     /// The status sent to the client.
     Status = "status",
@@ -345,6 +349,7 @@ impl Variable {
             | TraceContext
             | TraceId
             | SpanId
+            | MqttClientId
             | UriParameter(_)
             | AuthorizationMetadata(_)
             | ProcessorMetadata(_) => ExchangePhase::Request,

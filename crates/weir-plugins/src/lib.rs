@@ -99,6 +99,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::described::<log::loki_logger::LokiLogger>().on_streams(),
     Entry::of::<security::message_size::MessageSize>(),
     Entry::of::<traffic::mocking::Mocking>().answering(),
+    Entry::of::<traffic::mqtt_proxy::MqttProxy>().only_on_streams(),
     Entry::authenticating::<auth::mtls_auth::MtlsAuth>(),
     Entry::of::<auth::multi_auth::MultiAuth>().identifying(),
     Entry::described::<security::oas_validator::OasValidator>(),

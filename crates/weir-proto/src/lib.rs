@@ -1,4 +1,4 @@
-//! HTTP and WebSocket protocols: bytes to events and back. No sockets, no clock, no configuration.
+//! HTTP and WebSocket protocols, and the opening packet of MQTT: bytes to events and back. No sockets, no clock, no configuration.
 //!
 //! This crate decides what is *valid*; its callers decide what is *allowed*. Every rule cites its RFC section.
 
@@ -17,6 +17,7 @@ pub mod h3;
 pub mod head;
 pub mod limits;
 pub mod method;
+pub mod mqtt;
 pub mod path;
 pub mod request;
 pub mod trailers;

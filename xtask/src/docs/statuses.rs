@@ -15,6 +15,8 @@ pub(super) fn compare() -> Result<(), Problems> {
     causes.extend(refusals(&read("crates/weir-proto/src/request.rs")?, "Reject::"));
     let responses = refusals(&read("crates/weir-proto/src/h1/response.rs")?, "BadResponse::");
     causes.extend(responses.into_keys().map(|cause| (cause, Some("502".to_owned()))));
+    let openings = refusals(&read("crates/weir-proto/src/mqtt.rs")?, "BadConnect::");
+    causes.extend(openings.into_keys().map(|cause| (cause, Some("400".to_owned()))));
     causes.extend(counted(&read("crates/weir-gateway/src/connection/h2.rs")?));
     if causes.len() < 40 {
         return Err(vec![format!("{PAGE}: only {} causes were found in the code; were they moved?", causes.len())]);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use weir_gateway::snapshot::{Chain, ChainReach, ConsumerPlugins, Link, Rank};
-use weir_plugin::{Build, BuildContext, BuildInputs, Declaration, ProtoDefinitions, Registry};
+use weir_plugin::{Build, BuildContext, BuildInputs, Declaration, Entry, ProtoDefinitions, Registry};
 
 use super::built::{BuiltPlugin, BuiltSet, Sets, nearest};
 use super::consumers::{KnownConsumers, OverlayLayers};
@@ -37,6 +37,11 @@ pub(super) struct RoutePlugins<'c> {
     pub(super) key: Option<Fingerprint>,
 }
 
+/// The names of the plugins of some kind.
+fn names(registry: &Registry, is_one: fn(&Entry) -> bool) -> Vec<&'static str> {
+    registry.entries().iter().filter(|entry| is_one(entry)).map(|entry| entry.name).collect()
+}
+
 /// Builds the plugin chain of each route.
 pub(super) struct Chains<'a> {
     compiler: &'a Compiler<'a>,
@@ -57,6 +62,8 @@ pub(super) struct Chains<'a> {
     overlays: Vec<OverlayLayers<'a>>,
     /// The numbers of the upstreams in options, by the path of the option.
     upstreams: HashMap<&'a str, u32>,
+    /// The names of plugins that requests have nothing for.
+    only_on_streams: Vec<&'static str>,
     shared: Rc<BuildContext>,
 }
 
@@ -85,6 +92,7 @@ impl<'a> Chains<'a> {
             protos: by_id(document.protos.iter(), |proto| &proto.id),
             overlays: known.overlays,
             upstreams,
+            only_on_streams: names(registry, |entry| entry.only_on_streams),
             shared: Rc::new(known.shared),
         };
         for ServiceSpec { id, origin, content, plugins, .. } in document.services.iter() {
@@ -97,7 +105,9 @@ impl<'a> Chains<'a> {
         for PluginSet { id, origin, content, plugins } in &document.consumer_groups {
             chains.refuse_doors(origin, plugins);
             chains.groups.insert(id, chains.sets.len());
-            chains.sets.push(chains.set("consumer_group", id, *content, origin, plugins));
+            let set = chains.set("consumer_group", id, *content, origin, plugins);
+            set.built.iter().for_each(|built| chains.refuse_on_requests(origin, built));
+            chains.sets.push(set);
         }
         chains.add_global_rules();
         chains
@@ -114,7 +124,9 @@ impl<'a> Chains<'a> {
                 let problem = format!("`{}` is in two global rules", plugin.name);
                 self.report(origin, plugin, problem, Some("keep it in one of them".to_owned()));
             }
-            sets.push((self.set("global_rule", id, *content, origin, plugins), ChainReach::Global));
+            let set = self.set("global_rule", id, *content, origin, plugins);
+            set.built.iter().for_each(|built| self.refuse_on_requests(origin, built));
+            sets.push((set, ChainReach::Global));
         }
         if let Some(PluginSet { id, origin, content, plugins }) = self.said_of_http3() {
             sets.push((self.set("listen", &id, content, &origin, &plugins), ChainReach::Own));
@@ -201,7 +213,8 @@ impl<'a> Chains<'a> {
         let mut links = self.global.clone();
         let shared = [plugins.config, plugins.service].map(|set| set.map(|set| &*set.built));
         let layers = [Some(&*own), shared[0], shared[1]];
-        links.extend(nearest(layers).filter_map(|built| built.link.clone()));
+        let nearest = nearest(layers).inspect(|built| self.refuse_on_requests(&route.origin, built));
+        links.extend(nearest.filter_map(|built| built.link.clone()));
         let chain = Chain::new(links);
         self.compiler.warn_of_two_answers(&route.origin, &chain.request, layers.map(Option::unwrap_or_default));
         (chain, OwnPlugins { declarations: self.shared.take_declarations(), inputs: self.shared.take_inputs() })
@@ -232,8 +245,8 @@ impl<'a> Chains<'a> {
         let is_for_http = |plugin: &&PluginSpec| {
             !plugin.disabled && self.registry.find(&plugin.name).is_some_and(|entry| !entry.on_streams)
         };
-        let others = self.registry.entries().iter().filter(|entry| entry.on_streams).map(|entry| entry.name);
-        let advice = || Some(format!("plugins for stream routes are {}", listed(&others.clone().collect::<Vec<_>>())));
+        let others = || names(self.registry, |entry| entry.on_streams);
+        let advice = || Some(format!("plugins for stream routes are {}", listed(&others())));
         for plugin in route.plugins.iter().filter(is_for_http) {
             let problem = format!("`{}` works on HTTP requests, and a stream route has none", plugin.name);
             self.report(&route.origin, plugin, problem, advice());
@@ -250,6 +263,15 @@ impl<'a> Chains<'a> {
                 plugin.name
             );
             self.compiler.report(&route.origin.path, route.origin.place, problem, Some(advice));
+        }
+    }
+
+    /// Reports a plugin that works on streams alone where requests pass it.
+    fn refuse_on_requests(&self, origin: &ResourceOrigin, built: &BuiltPlugin) {
+        if built.link.is_some() && self.only_on_streams.contains(&&*built.name) {
+            let problem = format!("the plugin `{}` works on streams, and not on requests", built.name);
+            let advice = "put it into a stream route, or a service that only stream routes use".to_owned();
+            self.compiler.report(&origin.path, origin.place, problem, Some(advice));
         }
     }
 
@@ -324,7 +346,9 @@ impl<'a> Chains<'a> {
                 let policies: Vec<PluginSpec> =
                     consumer.plugins.iter().filter(|plugin| !is_proof(plugin)).cloned().collect();
                 self.refuse_doors(&consumer.origin, &policies);
-                self.built(&format!("consumer/{}", consumer.username), &consumer.origin, &policies)
+                let own = self.built(&format!("consumer/{}", consumer.username), &consumer.origin, &policies);
+                own.iter().for_each(|built| self.refuse_on_requests(&consumer.origin, built));
+                own
             });
             let group = layers.group.and_then(|set| self.groups.get(&*set.id)).map(|index| &*self.sets[*index].built);
             let built: Vec<&BuiltPlugin> = nearest([own.as_deref(), group]).collect();

@@ -111,6 +111,10 @@ impl StreamClient for Accepted {
         std::mem::take(&mut self.stash)
     }
 
+    fn put_back(&mut self, received: Vec<u8>) {
+        self.stash = received;
+    }
+
     fn abort(&mut self) {
         self.stream.reset_on_drop();
     }

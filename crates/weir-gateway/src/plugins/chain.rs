@@ -63,6 +63,11 @@ impl<'a> Plugins<'a> {
         !self.chain.request.is_empty()
     }
 
+    /// Whether any of them reads the first bytes of a stream.
+    pub(crate) fn read_first_bytes(self) -> bool {
+        self.chain.reads_first_bytes
+    }
+
     /// `poll_leave` ends the wait of a plugin when the exchange no longer needs it.
     pub(crate) async fn on_request(
         self,

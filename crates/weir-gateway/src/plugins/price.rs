@@ -93,7 +93,10 @@ impl<'a> Pricing<'a> {
     #[cold]
     pub(super) fn stopped(self, link: &Link, exchange: &mut ServedExchange, stop: Stop) {
         let is_counted = exchange.refused_by() == link.name;
-        exchange.set_refused_by(link.name);
+        // A client that leaves while a plugin waits was not refused.
+        if stop != Stop::ClientGone {
+            exchange.set_refused_by(link.name);
+        }
         let has_failed = exchange.take_service_failure();
         if is_counted {
             // A plugin that fails in one phase often fails in the next ones as well.
@@ -103,7 +106,7 @@ impl<'a> Pricing<'a> {
         match stop {
             _ if has_failed => price.errors.increment(),
             Stop::Internal | Stop::Respond(500) => price.errors.increment(),
-            Stop::Answered | Stop::Respond(_) => price.refusals.increment(),
+            Stop::Answered | Stop::Respond(_) | Stop::BadConnect(_) => price.refusals.increment(),
             _ => {}
         }
     }

@@ -260,6 +260,8 @@ pub struct Chain {
     pub mask: Vec<Link>,
     /// Plugins that have something to start once the configuration is served.
     pub start: Vec<Link>,
+    /// Whether a plugin of `request` reads the first bytes of a stream.
+    pub reads_first_bytes: bool,
     /// How many plugins of `request` run before the consumer is known: all up to the last that can identify it.
     pub anonymous: usize,
 }
@@ -312,6 +314,7 @@ impl Chain {
         chain.request_body.extend(links.iter().filter(|link| link.step.phases().request_body).cloned());
         chain.messages.extend(links.iter().filter(|link| link.step.phases().messages).cloned());
         chain.anonymous = chain.request.iter().rposition(|link| link.identifies).map_or(0, |last| last + 1);
+        chain.reads_first_bytes = chain.request.iter().any(|link| link.step.phases().first_bytes);
         links.sort_by_key(|link| link.rank.in_responses());
         chain.response.extend(links.iter().filter(|link| link.step.phases().response).cloned());
         chain.response_body.extend(links.iter().filter(|link| link.step.phases().response_body).cloned());

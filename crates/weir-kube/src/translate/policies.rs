@@ -94,7 +94,7 @@ impl PluginPolicies {
                 }
             }
             let mut state = PluginPolicyState::new(world, policy, plugins, before.remove(&name));
-            state.wrong_part = wrong_part;
+            state.wrong_part = wrong_part.or_else(|| wrong_plugin(policy, plugins));
             let spent = spent.entry(&policy.metadata.namespace).or_default();
             state.is_beyond_limit = *spent + state.expressions() > MOST_EXPRESSIONS;
             if !state.is_beyond_limit {
@@ -146,6 +146,14 @@ impl PluginPolicies {
 
 /// The group of the kinds of routes and of Gateways.
 const GATEWAY_API: &str = Kind::Gateway.group();
+
+/// Why a policy cannot be for requests, if it is for something else than Gateways.
+fn wrong_plugin(policy: &WeirPolicy, plugins: &dyn PolicyPlugins) -> Option<String> {
+    let name = policy.spec.plugins.keys().find(|name| !plugins.works_on_requests(name))?;
+    let mut targets = policy.spec.target_refs.iter().filter_map(|target| part_of(policy, target).ok());
+    let is_for_requests = targets.any(|(object, _)| object.kind != Kind::Gateway);
+    is_for_requests.then(|| format!("plugin {name}: works on streams alone, so only a Gateway can be the target"))
+}
 
 /// The Ingress of which a reference names a part that it cannot have.
 fn whole_ingress(policy: &WeirPolicy, target: &PolicyTarget) -> Option<PolicyTargetPart> {

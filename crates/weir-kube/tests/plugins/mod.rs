@@ -44,7 +44,11 @@ impl PolicyPlugins for AnyPlugins {
     }
 
     fn works_on_streams(&self, plugin: &str) -> bool {
-        plugin == "ip-restriction"
+        plugin == "ip-restriction" || plugin == "mqtt-proxy"
+    }
+
+    fn works_on_requests(&self, plugin: &str) -> bool {
+        plugin != "mqtt-proxy"
     }
 }
 

@@ -160,6 +160,7 @@ impl Exchange {
             }
             Variable::RequestId => Some(Cow::Owned(self.own_id().into_bytes())),
             Variable::ApisixRequestId => (!self.request_id().is_empty()).then_some(Cow::Borrowed(self.request_id())),
+            Variable::MqttClientId => self.mqtt_client_id().map(|id| Cow::Borrowed(id.as_bytes())),
             Variable::TraceContext => {
                 let (trace, span) = self.sampled_trace()?;
                 text(format_args!("00-{trace:032x}-{span:016x}-01"))

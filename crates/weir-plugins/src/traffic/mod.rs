@@ -7,6 +7,7 @@ pub(crate) mod batch_requests;
 pub(crate) mod fault_injection;
 pub(crate) mod function_call;
 pub(crate) mod mocking;
+pub(crate) mod mqtt_proxy;
 pub(crate) mod openfunction;
 pub(crate) mod openwhisk;
 pub(crate) mod proxy_buffering;

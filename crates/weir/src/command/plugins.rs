@@ -100,7 +100,11 @@ pub(crate) fn first_sentence(text: &str) -> String {
 fn page(entry: &Entry) -> String {
     let schema = (entry.schema)();
     let mut text = format!("{}\n\n{}\n\n", entry.name, description(&schema));
-    let streams = if entry.on_streams { " Works on stream routes as well." } else { "" };
+    let streams = match (entry.only_on_streams, entry.on_streams) {
+        (true, _) => " Works on stream routes alone.",
+        (_, true) => " Works on stream routes as well.",
+        _ => "",
+    };
     let _ = write!(
         text,
         "Stage: {}. Priority: {}; the higher runs first.{streams}\n\nplugins:\n",

@@ -193,6 +193,10 @@ impl PolicyPlugins for NodePlugins {
     fn works_on_streams(&self, plugin: &str) -> bool {
         self.registry.find(plugin).is_some_and(|entry| entry.on_streams)
     }
+
+    fn works_on_requests(&self, plugin: &str) -> bool {
+        self.registry.find(plugin).is_none_or(|entry| !entry.only_on_streams)
+    }
 }
 
 /// What an object of the APISIX ingress controller may say in `_meta`. A condition (`filter`) would not be counted.

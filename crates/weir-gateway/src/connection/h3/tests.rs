@@ -123,6 +123,8 @@ struct Tally {
     rejected: u64,
     datagrams: u64,
     lost: u64,
+    duplicated: u64,
+    late: u64,
     moved: u64,
     /// How long all of it has lasted for the clients and the gateway.
     simulated: Duration,
@@ -140,6 +142,8 @@ impl Tally {
     fn count(&mut self, counts: NetworkCounts) {
         self.datagrams += counts.take_from_gateway + counts.from_clients;
         self.lost += counts.lost;
+        self.duplicated += counts.duplicated;
+        self.late += counts.late;
         self.moved += counts.moved;
     }
 }
@@ -199,6 +203,7 @@ fn clients_over_any_network_get_whole_responses() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let first = number("WEIR_SIMULATION_SEED");
     let seconds = number("WEIR_SIMULATION_SECONDS").or(weir_testkit::is_full().then_some(FULL_SECONDS));
+    let first = first.unwrap_or(1);
     let (begun, mut tally) = (Instant::now(), Tally::default());
     let is_over = |count: u64| match seconds {
         Some(seconds) => begun.elapsed() >= Duration::from_secs(seconds),
@@ -206,14 +211,15 @@ fn clients_over_any_network_get_whole_responses() {
     };
     let mut count = 0;
     while !is_over(count) {
-        let seed = first.unwrap_or(1) + count;
+        let seed = first + count;
         let printed = SeedOnPanic(seed);
         simulated(play(seed, &mut tally));
         std::mem::forget(printed);
         count += 1;
     }
-    println!("{count} simulations: {tally:?}");
+    println!("{count} simulations from seed {first}, in {:?}: {tally:?}", begun.elapsed());
     assert!(tally.whole > 0 && tally.cancelled > 0 && tally.lost > 0 && tally.moved > 0, "{tally:?}");
+    assert!(tally.duplicated > 0 && tally.late > 0, "{tally:?}");
 }
 
 /// How many simulations there are by default.

@@ -18,6 +18,7 @@ use weir_net::listener::Transport;
 use weir_net::timer::Timer;
 use weir_plugin::Stop;
 
+use super::opening::OpeningClient;
 use super::{begin, connect, poll_stopped, record};
 use crate::context::WorkerContext;
 use crate::context::frame::own_waker;
@@ -251,6 +252,18 @@ impl DatagramSession {
     }
 }
 
+/// A session that is being opened.
+struct OpeningSession<'s> {
+    session: &'s DatagramSession,
+    service: &'s ServicePhase,
+}
+
+impl OpeningClient for OpeningSession<'_> {
+    fn poll_leave(&mut self, _: &mut Context<'_>) -> Poll<Stop> {
+        self.session.poll_leave(self.service)
+    }
+}
+
 /// Carries the datagrams of a session until it ends.
 pub(crate) async fn serve_session(
     worker: &Rc<Worker>,
@@ -273,7 +286,7 @@ async fn carry(
     service: &ServicePhase,
     exchange: &mut ServedExchange,
 ) -> Result<(), Stop> {
-    let (taken, number) = begin(worker, current, Transport::Udp, || session.poll_leave(service), exchange).await?;
+    let (taken, number) = begin(worker, current, Transport::Udp, OpeningSession { session, service }, exchange).await?;
     let upstream = current.upstream(number);
     let UpstreamView { settings, state } = upstream;
     let idle = taken.idle_timeout.unwrap_or(settings.session_idle_timeout);

@@ -3,6 +3,7 @@
 
 mod connect;
 mod datagrams;
+mod opening;
 mod record;
 mod relay;
 
@@ -27,6 +28,7 @@ use crate::snapshot::{Snapshot, Target};
 use crate::worker::Worker;
 use crate::worker::snapshot::WorkerSnapshot;
 
+use opening::{OpeningClient, OpeningConnection};
 use relay::StreamRelay;
 
 pub(crate) use datagrams::{DatagramSession, serve_session};
@@ -41,6 +43,9 @@ pub(crate) trait StreamClient: Pipe {
 
     /// Takes the bytes that were received and not used yet.
     fn take_received(&mut self) -> Vec<u8>;
+
+    /// Puts bytes back that were received and not used.
+    fn put_back(&mut self, received: Vec<u8>);
 
     /// Ends the connection in a way that the client does not take what it has received for complete.
     fn abort(&mut self);
@@ -91,23 +96,30 @@ pub(crate) async fn serve_stream(
 async fn open<'w>(
     worker: &'w Rc<Worker>,
     current: &Rc<WorkerSnapshot>,
-    client: &impl StreamClient,
+    client: &mut impl StreamClient,
     exchange: &mut ServedExchange,
 ) -> Result<(StreamConnection<'w>, Duration), Stop> {
-    let poll_leave = || poll_stopped(client.service());
-    let (taken, number) = begin(worker, current, Transport::Tcp, poll_leave, exchange).await?;
+    let timeout_ns = current.snapshot.clients.header_timeout.as_nanos() as u64;
+    let opening = OpeningConnection::new(worker, &mut *client, timeout_ns);
+    let begun = begin(worker, current, Transport::Tcp, opening, exchange).await;
+    if let Some(first_bytes) = exchange.withdraw_first_bytes() {
+        // What the relay counts, if it comes to that.
+        exchange.request_bytes = first_bytes.count() as u64;
+        client.put_back(first_bytes.take());
+    }
+    let (taken, number) = begun?;
     let upstream = current.upstream(number);
     let connection = connect::connect(worker, upstream, client, exchange).await?;
     Ok((connection, taken.idle_timeout.unwrap_or(upstream.settings.stream_idle_timeout)))
 }
 
 /// Chooses the stream route and runs its plugins; returns it with the number of the upstream. Plugins that wait are left when
-/// `poll_leave` is ready.
+/// the client leaves.
 async fn begin(
     worker: &Rc<Worker>,
     current: &Rc<WorkerSnapshot>,
     transport: Transport,
-    poll_leave: impl Fn() -> Poll<Stop>,
+    mut opening: impl OpeningClient,
     exchange: &mut ServedExchange,
 ) -> Result<(TakenStream, usize), Stop> {
     let server_name = exchange.tls.as_ref().and_then(|tls| tls.server_name.as_deref());
@@ -118,7 +130,12 @@ async fn begin(
     current.metrics_of(worker, exchange).streams_opened.increment();
     let plugins = Plugins::of(worker, current, exchange);
     if plugins.see_requests() {
-        boxed(|| plugins.on_request(exchange, |_| poll_leave())).await?;
+        if plugins.read_first_bytes()
+            && let Some(first_bytes) = opening.first_bytes()
+        {
+            exchange.offer_first_bytes(first_bytes);
+        }
+        boxed(|| plugins.on_request(exchange, |context| opening.poll_leave(context))).await?;
     }
     match (exchange.diverted_to(), &current.snapshot.routes[taken.route as usize].target) {
         (Some(number), _) => Ok((taken, number as usize)),

@@ -19,6 +19,8 @@ const OF_REFUSED: usize = 64 << 10;
 
 /// Told of a plugin that only works with HTTP, in a rule for TCP or UDP.
 const ONLY_WITH_HTTP: &str = "works with HTTP alone, so it cannot be on TCP or UDP";
+/// Told of a plugin that does not work with HTTP, anywhere else.
+const ONLY_ON_STREAMS: &str = "works on streams alone, so it cannot be for requests";
 
 /// A plugin with its options, as they are written and with the values of Secrets, in JSON.
 type PluginCheck = (String, String, String);
@@ -42,7 +44,7 @@ impl<'a> PluginChecker<'a> {
         PluginChecker { context, known, used: BTreeMap::new(), spent: BTreeMap::new() }
     }
 
-    /// The options of the plugins of a list that are enabled. The last one with a name counts.
+    /// The options of the plugins for requests of a list that are enabled. The last one with a name counts.
     ///
     /// # Errors
     /// Which plugin cannot be used, and why.
@@ -51,6 +53,14 @@ impl<'a> PluginChecker<'a> {
         namespace: &str,
         plugins: &[ApisixPlugin],
     ) -> Result<Map<String, Value>, ApisixProblem> {
+        let all = self.list_of_any(namespace, plugins)?;
+        match all.keys().find(|name| !self.context.options.plugins.works_on_requests(name)) {
+            Some(name) => Err(ApisixProblem::Spec(ONLY_ON_STREAMS.to_owned()).at(&place(name))),
+            None => Ok(all),
+        }
+    }
+
+    fn list_of_any(&mut self, namespace: &str, plugins: &[ApisixPlugin]) -> Result<Map<String, Value>, ApisixProblem> {
         let mut all = Map::new();
         for plugin in plugins.iter().filter(|plugin| plugin.enable) {
             let options = self.options(namespace, plugin).map_err(|problem| problem.at(&place(&plugin.name)))?;
@@ -73,7 +83,7 @@ impl<'a> PluginChecker<'a> {
         namespace: &str,
         plugins: &[ApisixPlugin],
     ) -> Result<Map<String, Value>, ApisixProblem> {
-        let all = self.list(namespace, plugins)?;
+        let all = self.list_of_any(namespace, plugins)?;
         match all.keys().find(|name| !self.context.options.plugins.works_on_streams(name)) {
             Some(name) => Err(ApisixProblem::Spec(ONLY_WITH_HTTP.to_owned()).at(&place(name))),
             None => Ok(all),

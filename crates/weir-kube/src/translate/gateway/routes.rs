@@ -22,7 +22,7 @@ use super::streams::{self, StreamClaims};
 use crate::objects::Kind;
 use crate::objects::meta::{ObjectMeta, ObjectReference};
 use crate::objects::routes::parent_conditions;
-use crate::translation::{DerivedResource, ObjectStatus, ResourceList, resource_id};
+use crate::translation::{DerivedResource, ObjectStatus, PolicyPlugins, ResourceList, resource_id};
 
 /// What of a route is not as its author wants it, apart from its parents.
 #[derive(Default)]
@@ -141,8 +141,7 @@ fn write_rules(
         let (destination, unresolved) = backend_refs::resolve(context, from, rule.backends, &variant, backends);
         problems.unsupported = problems.unsupported.take().or(retries.err());
         problems.unresolved = problems.unresolved.take().or(unresolved);
-        let policies =
-            RulePolicies { own: context.policies.of_object(&route.object(), rule.name), inherited: &part.inherited };
+        let policies = RulePolicies::of(context, route, rule, part);
         let extensions = extensions(context, route, rule);
         let mut mirrors = Map::new();
         let unresolved = mirrors::write(context, from, rule.filters, backends, &mut mirrors);
@@ -192,6 +191,11 @@ fn extensions(context: &Context, route: &AttachingRoute, rule: &RuleParts) -> Re
     for filter in rule.filters.iter().filter(|filter| filter.kind == "ExtensionRef") {
         let namespace = &route.metadata.namespace;
         plugins.extend(context.policies.extensions.plugins(namespace, filter.extension_ref.as_ref())?);
+    }
+    if let Some(name) = plugins.keys().find(|name| !context.options.plugins.works_on_requests(name)) {
+        let message =
+            format!("filter ExtensionRef: plugin {name}: works on streams alone; the requests of its rule get 500");
+        return Err(Problem::new("UnsupportedValue", message));
     }
     Ok(plugins)
 }
@@ -258,9 +262,18 @@ struct RulePolicies<'a> {
     own: AppliedPolicies<'a>,
     /// Those of its Gateways and listeners, whose plugins those of the route replace.
     inherited: &'a AppliedPolicies<'a>,
+    node: &'a dyn PolicyPlugins,
 }
 
-impl RulePolicies<'_> {
+impl<'a> RulePolicies<'a> {
+    fn of(context: &'a Context, route: &AttachingRoute, rule: &RuleParts, part: &'a RoutePart) -> RulePolicies<'a> {
+        RulePolicies {
+            own: context.policies.of_object(&route.object(), rule.name),
+            inherited: &part.inherited,
+            node: &*context.options.plugins,
+        }
+    }
+
     /// Why the rule cannot be served with them, and with these plugins of its filters and backends.
     fn refusal(&self, plugins: &Map<String, Value>) -> Option<Problem> {
         let unsupported =
@@ -278,15 +291,20 @@ impl RulePolicies<'_> {
 
     /// Refers to their resources.
     fn write(&self, route: &mut Map<String, Value>) {
-        let ids = [("service_id", self.inherited.id(POLICY_PREFIX)), ("plugin_config_id", self.own.id(POLICY_PREFIX))];
+        let has_any = self.inherited.plugin_names().any(|name| self.node.works_on_requests(name));
+        let inherited = self.inherited.id(POLICY_PREFIX).filter(|_| has_any);
+        let ids = [("service_id", inherited), ("plugin_config_id", self.own.id(POLICY_PREFIX))];
         route.extend(ids.into_iter().filter_map(|(key, id)| Some((key.to_owned(), id?.into()))));
     }
 
-    /// The plugins of the Gateway as a service, and those of the route as a plugin_config: a route takes each plugin from the latter
-    /// first.
+    /// The plugins of the Gateway that work with HTTP as a service, and those of the route as a plugin_config: a route takes each
+    /// plugin from the latter first.
     fn resources(&self) -> impl Iterator<Item = DerivedResource> {
-        let of = |policies: &AppliedPolicies, kind| policies.resource(kind, POLICY_PREFIX, policies.plugins());
-        of(self.inherited, ResourceList::Services).into_iter().chain(of(&self.own, ResourceList::PluginConfigs))
+        let mut inherited = self.inherited.plugins();
+        inherited.retain(|plugin, _| self.node.works_on_requests(plugin));
+        let of = |policies: &AppliedPolicies, kind, plugins| policies.resource(kind, POLICY_PREFIX, plugins);
+        let inherited = of(self.inherited, ResourceList::Services, inherited);
+        inherited.into_iter().chain(of(&self.own, ResourceList::PluginConfigs, self.own.plugins()))
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) struct PluginPolicyState {
     checked: Result<usize, String>,
     /// Those of older policies of the namespace leave no room.
     pub is_beyond_limit: bool,
-    /// Why one of its references names nothing that can be a target.
+    /// Why one of its references names nothing that can be a target, or that can have its plugins.
     pub wrong_part: Option<String>,
 }
 

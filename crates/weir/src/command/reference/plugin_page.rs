@@ -113,6 +113,7 @@ const SHARED_METADATA: [SharedOptions; 1] = [SharedOptions {
 }];
 
 const ON_STREAMS: &str = " Works on [stream routes](../guide/stream.md#plugins) as well.";
+const ONLY_ON_STREAMS: &str = " Works on [stream routes](../guide/stream.md#plugins) alone.";
 
 const REACHING: &str = "
 ## Options that name servers and files
@@ -161,9 +162,13 @@ pub(super) fn page() -> String {
     }
     for (entry, options) in entries.iter().zip(options) {
         let _ = write!(page, "\n## {}\n\n{}\n\n", entry.name, description(&(entry.schema)()));
-        let streams = if entry.on_streams { ON_STREAMS } else { "" };
-        let _ =
-            write!(page, "Stage: {}. Priority: {}.{streams}\n\n```yaml route\nplugins:\n", entry.stage, entry.priority);
+        let (streams, part) = match (entry.only_on_streams, entry.on_streams) {
+            (true, _) => (ONLY_ON_STREAMS, "stream_route"),
+            (_, true) => (ON_STREAMS, "route"),
+            _ => ("", "route"),
+        };
+        let Entry { stage, priority, .. } = entry;
+        let _ = write!(page, "Stage: {stage}. Priority: {priority}.{streams}\n\n```yaml {part}\nplugins:\n");
         for line in entry.example.lines() {
             let _ = writeln!(page, "  {line}");
         }

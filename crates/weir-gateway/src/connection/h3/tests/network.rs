@@ -140,6 +140,9 @@ pub(super) struct NetworkCounts {
     pub bytes_from_gateway: u64,
     pub from_clients: u64,
     pub lost: u64,
+    pub duplicated: u64,
+    /// Those that others may have overtaken.
+    pub late: u64,
     pub moved: u64,
     polls: u64,
 }
@@ -181,8 +184,10 @@ impl NetworkState {
             datagram.ecn = Some(EcnCodepoint::Ce);
         }
         let copies = if self.happens(duplicated) { 2 } else { 1 };
+        self.counts.duplicated += copies - 1;
         for _ in 0..copies {
             let is_late = self.happens(late);
+            self.counts.late += u64::from(is_late);
             let delay = if is_late { delay.mul_f64(1.0 + 3.0 * self.random.f64()) } else { delay };
             self.number += 1;
             let number = self.number;
