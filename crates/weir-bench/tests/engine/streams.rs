@@ -262,7 +262,7 @@ fn idle_connections_are_held() {
     for tls in [false, true] {
         let backend = backend(tls);
         let url = format!("{}://{}/", if tls { "https" } else { "http" }, backend.addresses()[0]);
-        let mut plan = plan(&url, Protocol::Idle { first_request: true }, StopCondition::after_ms(400));
+        let mut plan = plan(&url, Protocol::Idle { first_request: true }, StopCondition::after_ms(3_000));
         plan.connections = 200;
         plan.source_addresses = vec!["127.0.0.2".parse().expect("an address"), "127.0.0.3".parse().expect("one")];
         let result = load(&plan);
