@@ -69,7 +69,7 @@ fn f06_the_last_good_answer_is_kept_while_dns_is_down_or_knows_nothing() {
     let (dns, origins) = (Dns::start(), origins(1));
     dns.addresses("orders.test", 1, addresses([1]));
     let gateway = gateway(&dns, &format!("nodes: {{ \"orders.test:{}\": 1 }}", origins[0].addr().port()));
-    // Nobody waits for DNS, and nobody fails. How many requests were answered meanwhile.
+    // Every request has its answer meanwhile, and none waits for DNS. The result is the number of them.
     let asked = |times: usize| {
         let (before, mut answered) = (dns.asked("orders.test"), 0);
         eventually("it is asked again", DEADLINE, || {

@@ -7,7 +7,8 @@ use std::thread;
 
 use weir_testkit::{Answer, Authority, DEADLINE, Gateway, Origin, TlsServer, eventually};
 
-/// A gateway whose route `/guarded/*` asks this service, which a busy machine may make slow; `/free` asks nobody.
+/// A gateway with two routes. Requests to `/guarded/*` are checked with this service, which can answer slowly on a busy machine; requests
+/// to `/free` are not checked.
 fn gateway(origin: &Origin, uri: &str, more: &str) -> Gateway {
     let timeout = if more.contains("timeout:") { "" } else { "timeout: 20000, " };
     let authority = Authority::of_tests();

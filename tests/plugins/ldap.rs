@@ -11,7 +11,8 @@ use weir_testkit::{Answer, Authority, DEADLINE, Gateway, Origin, TempDir, eventu
 
 use crate::slapd::Slapd;
 
-/// A gateway whose route `/guarded/*` asks the directory, which a busy machine may make slow; `/free` asks nobody.
+/// A gateway with two routes. Requests to `/guarded/*` are checked with the directory, which can answer slowly on a busy machine; requests
+/// to `/free` are not checked.
 fn gateway(origin: &Origin, uri: &str, more: &str) -> Gateway {
     let timeout = if more.contains("timeout:") { "" } else { "timeout: 20000, " };
     let directory = TempDir::new();

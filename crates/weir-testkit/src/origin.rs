@@ -245,7 +245,7 @@ impl Origin {
 impl Drop for Origin {
     fn drop(&mut self) {
         self.log.stopped.store(true, Ordering::Release);
-        // At once, and not when its thread has closed it: whoever connects from now on is refused.
+        // Refuses new connections from now on. The thread of the listener closes it only later.
         if let Some(listener) = self.log.listener.get() {
             let _ = SockRef::from(listener).shutdown(Shutdown::Both);
         }

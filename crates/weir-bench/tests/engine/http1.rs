@@ -99,7 +99,7 @@ fn throughput_counts_the_answers_that_come_within_the_measured_time() {
 
 #[test]
 fn after_a_warm_up_a_count_ends_when_its_last_request_is_due() {
-    // Answers to the warm-up come for as long as one takes and count for nobody: the last ones count outside, too.
+    // Answers to requests of the warm-up are not counted. The last of them come after the warm-up.
     const HELD: Duration = Duration::from_millis(20);
     let peer = PeerDefinition::start(|_, stream| {
         sleep(HELD);
